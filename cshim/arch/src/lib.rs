@@ -1,0 +1,2 @@
+//! x86
+#![allow(missing_docs)]

@@ -1,0 +1,8 @@
+//! The record file: one per process under `CUWARDEN_DIR/proc`, holding what the process has allocated.
+//!
+//! It is a shared file mapping, so a process that is killed at any instruction leaves its books behind.
+//! [`layout`] is the format, [`snapshot`] reads one from bytes that nobody has to trust.
+
+pub mod api;
+pub mod layout;
+pub mod snapshot;
