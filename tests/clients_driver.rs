@@ -1,0 +1,114 @@
+//! The real driver libraries, from Debian, on a machine without a GPU: the shim changes nothing that it should not.
+
+// The helpers of tests fail by panicking, as the tests do.
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod common;
+
+#[path = "clients/lookups.rs"]
+mod lookups;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::process::{Finished, run};
+use common::sim::Sim;
+use common::{artefacts, cc, clients, elf};
+
+/// Runs the same command without the shim and under it, and fails unless both say the same.
+#[track_caller]
+fn same_with_and_without(sim: &Sim, program: &Path, prepare: impl Fn(&mut Command)) -> Finished {
+    let [mut bare, mut shimmed] = [sim.bare(program), sim.shimmed(program)];
+    prepare(&mut bare);
+    prepare(&mut shimmed);
+    let (bare, shimmed) = (run(&mut bare), run(&mut shimmed));
+    assert_eq!(bare.status, shimmed.status, "{}\n{}", bare.told(), shimmed.told());
+    assert_eq!(bare.stdout, shimmed.stdout, "{}\n{}", bare.told(), shimmed.told());
+    assert_eq!(bare.stderr, shimmed.stderr, "{}\n{}", bare.told(), shimmed.told());
+    shimmed
+}
+
+/// On a machine with a GPU the driver gives other codes; that they are the same under the shim holds there too.
+fn no_gpu() -> bool {
+    !Path::new("/dev/nvidiactl").exists()
+}
+
+#[test]
+fn every_look_up_gives_the_driver_s_answer_or_the_hook_of_exactly_that_variant() {
+    let driver = clients::driver();
+    let names: BTreeSet<String> =
+        elf::exports(&driver.libcuda).into_iter().filter(|name| name.starts_with("cu")).collect();
+    assert!(names.len() > 400, "libcuda exports only {} functions", names.len());
+    let mut triples = Vec::new();
+    for name in &names {
+        for version in [2000, 3020, 4000, 7000, 11000, 12000, 12020] {
+            triples.extend([0, 1, 2].map(|flags| (name.clone(), version, flags)));
+        }
+    }
+    lookups::assert_identity(&Sim::over(&driver.lib), &names, &triples);
+}
+
+#[test]
+fn initialisation_fails_as_it_does_without_the_shim() {
+    let program = cc::program("tests/clients/c/init.c", &[]);
+    let out = same_with_and_without(&Sim::over(&clients::driver().lib), &program, |_| {}).succeeded();
+    // Were it to say nothing, it would say the same both times.
+    assert!(out.stdout.contains("cuInit 100 CUDA_ERROR_NO_DEVICE") || !no_gpu(), "{}", out.told());
+}
+
+#[test]
+fn nvidia_smi_says_and_returns_the_same() {
+    let driver = clients::driver();
+    let sim = Sim::over(&driver.lib);
+    for arguments in [&[][..], &["-L"], &["--query-gpu=name", "--format=csv"]] {
+        let out = same_with_and_without(&sim, &driver.nvidia_smi, |command| {
+            command.args(arguments);
+        });
+        // Its exit code is NVML's: NVML_ERROR_DRIVER_NOT_LOADED.
+        if no_gpu() {
+            out.exited(9);
+        }
+    }
+}
+
+#[test]
+fn the_python_bindings_get_the_same_error() {
+    let python = clients::python();
+    let sim = Sim::over(&clients::driver().lib);
+    let program = artefacts::root().join("tests/clients/python/init.py");
+    let out = same_with_and_without(&sim, &python.interpreter, |command| {
+        command.arg(&program).env("PYTHONPATH", &python.packages);
+    })
+    .succeeded();
+    assert!(out.stdout.starts_with("CUDA_ERROR_NO_DEVICE") || !no_gpu(), "{}", out.told());
+}
+
+/// The codes of facts that were measured: cudaErrorNoDevice (100), or cudaErrorInsufficientDriver (35) where there is
+/// no driver or the runtime's major is newer than the driver's.
+#[test]
+fn the_runtimes_get_the_same_error() {
+    let driver = clients::driver();
+    let nothing = artefacts::target_dir();
+    for (version, over_driver) in [("11.8", 100), ("12.9", 100), ("13.5", 35)] {
+        let cudart = clients::cudart(version);
+        let program = runtime_program(&cudart.library);
+        for (libraries, expected) in [(driver.lib.as_path(), over_driver), (nothing.as_path(), 35)] {
+            let sim = Sim::over(libraries);
+            let out = same_with_and_without(&sim, &program, |_| {}).succeeded();
+            let first = format!("cudaMalloc {expected}");
+            assert!(
+                out.stdout.contains(&first) || !no_gpu(),
+                "{version}: {first} was expected: {}",
+                out.told()
+            );
+        }
+    }
+}
+
+/// Linked with the real runtime, which it finds by its path.
+fn runtime_program(library: &Path) -> PathBuf {
+    let folder = library.parent().expect("it lies in a folder");
+    let rpath = format!("-Wl,-rpath,{}", folder.display());
+    cc::program("tests/clients/c/runtime.c", &[&library.display().to_string(), &rpath])
+}
