@@ -1,1 +1,14 @@
-//! Leak reports.
+//! Leak reports: what a process still held when it ended, or holds now.
+//!
+//! [`model`] is the JSON schema, [`grouped`] makes a report from a record file's contents; the shim uses
+//! both. Names, source lines and the text for a terminal are made by the command line.
+
+mod grouped;
+pub mod model;
+#[cfg(feature = "cli")]
+pub mod symbols;
+#[cfg(feature = "cli")]
+pub mod text;
+pub mod time;
+
+pub use model::{Report, Termination};

@@ -1,0 +1,289 @@
+//! A report as text for a terminal: sums first, then where the memory was allocated, then what to do.
+
+mod advice;
+mod many;
+mod style;
+
+pub use many::many;
+pub use style::{Style, bytes, clean, plural};
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::model::{Device, Frame, Leak, LeakClass, Report, Termination};
+use style::Tone;
+
+/// Call stacks shown in full.
+const TOP_STACKS: usize = 10;
+/// Frames shown of each.
+const TOP_FRAMES: usize = 8;
+
+/// The whole report of one process.
+pub fn one(report: &Report, style: &Style) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}", headline(report, style));
+    program(&mut out, report, style);
+    devices(&mut out, report, style);
+    let not_freed = if report.termination == Termination::Running { "Allocated now" } else { "Not freed" };
+    stacks(&mut out, &format!("{not_freed}, largest first"), report, false, style);
+    stacks(&mut out, "Held by the driver for this process (no leak by itself)", report, true, style);
+    for failure in &report.init_failures {
+        init_failure(&mut out, failure, style);
+    }
+    advice::write(&mut out, report, style);
+    out
+}
+
+/// What matters most, in one line.
+pub fn headline(report: &Report, style: &Style) -> String {
+    let (leaked, count) = report.leaked();
+    if count == 0 {
+        let failures = report.init_failures.len();
+        if failures > 0 {
+            return style
+                .paint(Tone::Bad, &format!("CUDA did not start: {}", plural(failures as u64, "failure")));
+        }
+        if report.devices.is_empty() {
+            return style.paint(Tone::Good, "No device was used, and nothing is allocated.");
+        }
+        return match report.termination {
+            Termination::Running => style.paint(Tone::Good, "Nothing is allocated at this moment."),
+            _ => style.paint(Tone::Good, "No leak: all device memory that the program took was freed."),
+        };
+    }
+    let places = report.leaks.iter().filter(|leak| !leak.held_by_driver).count() as u64;
+    let what = format!("in {} from {}", plural(count, "allocation"), plural(places, "call stack"));
+    match report.termination {
+        Termination::Running => {
+            style.paint(Tone::Strong, &format!("{} allocated now, {what}", bytes(leaked)))
+        }
+        Termination::Killed => {
+            style.paint(Tone::Bad, &format!("{} still allocated when it was killed, {what}", bytes(leaked)))
+        }
+        Termination::Exit | Termination::Unknown => {
+            style.paint(Tone::Bad, &format!("Leak: {} of device memory not freed, {what}", bytes(leaked)))
+        }
+    }
+}
+
+fn program(out: &mut String, report: &Report, style: &Style) {
+    let command = if report.cmdline.is_empty() { report.exe.clone() } else { report.cmdline.join(" ") };
+    let end = match report.termination {
+        Termination::Exit => "ended by itself",
+        Termination::Killed => "killed, or ended without its exit handlers",
+        Termination::Running => "running",
+        Termination::Unknown => "state unknown: it belongs to another pid namespace",
+    };
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "  {name:<9}{}", style.fit(&clean(&value), 11));
+    };
+    row("program", command);
+    row("process", format!("{}, {end}", report.pid));
+    if let Some(started) = &report.started_at {
+        let until = report.ended_at.as_ref().map(|ended| format!(" to {ended}")).unwrap_or_default();
+        row("time", format!("{started}{until}"));
+    }
+    if report.driver_version.is_some() || !report.runtime_versions.is_empty() {
+        let driver = report.driver_version.as_deref().unwrap_or("unknown");
+        let runtimes = match report.runtime_versions.as_slice() {
+            [] => "none seen".to_owned(),
+            list => list.join(", "),
+        };
+        row("CUDA", format!("driver {driver}, runtime {runtimes}"));
+    }
+    if !report.labels.is_empty() {
+        let list: Vec<String> = report.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        row("labels", list.join(", "));
+    }
+}
+
+fn devices(out: &mut String, report: &Report, style: &Style) {
+    for device in &report.devices {
+        let name = format!("GPU {}", device.ordinal);
+        let _ = writeln!(
+            out,
+            "\n{}  {}",
+            style.paint(Tone::Strong, &name),
+            style.fit(&clean(&format!("{}  {}", device.name, device.uuid)), name.len() + 2)
+        );
+        let _ = writeln!(out, "  {}", device_line(device));
+        let mut counts =
+            format!("{}, {}", plural(device.alloc_count, "allocation"), plural(device.free_count, "free"));
+        if device.denied_count > 0 {
+            let _ = write!(counts, ", {} refused by the quota", plural(device.denied_count, "request"));
+        }
+        let _ = writeln!(out, "  {counts}");
+    }
+}
+
+fn device_line(device: &Device) -> String {
+    let quota = match device.limit_bytes {
+        0 => "none".to_owned(),
+        limit => bytes(limit),
+    };
+    let contexts = match device.context_bytes {
+        0 => String::new(),
+        size => format!("   contexts {}", bytes(size)),
+    };
+    format!(
+        "allocated {}   highest {}   quota {quota}{contexts}",
+        bytes(device.live_bytes),
+        bytes(device.peak_bytes)
+    )
+}
+
+fn stacks(out: &mut String, title: &str, report: &Report, held: bool, style: &Style) {
+    let list: Vec<&Leak> = report.leaks.iter().filter(|leak| leak.held_by_driver == held).collect();
+    if list.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, title));
+    let several = report.devices.len() > 1;
+    for (index, leak) in list.iter().take(TOP_STACKS).enumerate() {
+        let size = bytes(leak.bytes);
+        let on = if several { format!(" on GPU {}", leak.device) } else { String::new() };
+        let _ = writeln!(
+            out,
+            "{:>3}. {}  {}{on}, {} old",
+            index + 1,
+            style.paint(Tone::Strong, &size),
+            clean(&what(leak)),
+            age(leak),
+        );
+        frames(out, &leak.stack, style);
+    }
+    if let Some(rest) = list.get(TOP_STACKS..).filter(|rest| !rest.is_empty()) {
+        let sum = rest.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes));
+        let _ = writeln!(
+            out,
+            "     {} more, {} together. --format json lists all.",
+            plural(rest.len() as u64, "call stack"),
+            bytes(sum)
+        );
+    }
+}
+
+/// What a leak entry consists of, in words.
+fn what(leak: &Leak) -> String {
+    match leak.class {
+        LeakClass::PoolReserve => "kept in a memory pool for later use".to_owned(),
+        LeakClass::GraphReserve => "kept for graphs that allocate memory".to_owned(),
+        LeakClass::Module => format!("{} ({})", plural(leak.count, "loaded code module"), leak.api),
+        LeakClass::Physical => format!("{} of physical memory by {}", plural(leak.count, "piece"), leak.api),
+        _ if leak.api == leak.driver_api || leak.driver_api.is_empty() => {
+            format!("{} by {}", plural(leak.count, "allocation"), leak.api)
+        }
+        _ => format!("{} by {}", plural(leak.count, "allocation"), leak.api),
+    }
+}
+
+fn age(leak: &Leak) -> String {
+    let seconds = leak.oldest_age_s.max(0.0);
+    let text = match seconds {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    };
+    if leak.count > 1 { format!("up to {text}") } else { text }
+}
+
+fn frames(out: &mut String, stack: &[Frame], style: &Style) {
+    if stack.is_empty() {
+        let _ =
+            writeln!(out, "       {}", style.paint(Tone::Faint, "no call stack was kept (CUWARDEN_STACKS)"));
+        return;
+    }
+    let shown = without_start_up(stack);
+    let names: Vec<String> = shown.iter().take(TOP_FRAMES).map(|frame| clean(&name(frame))).collect();
+    // Names of one column, so that the lines can be read as a column too; long ones stick out.
+    let column = names.iter().map(|n| n.chars().count()).filter(|&n| n <= 32).max().unwrap_or(0);
+    for (frame, name) in shown.iter().zip(&names) {
+        let place = clean(&place(frame));
+        let width = name.chars().count().max(column);
+        let pad = " ".repeat(width - name.chars().count());
+        if width + place.chars().count() + 9 > style.width && width > column {
+            let _ = writeln!(out, "       {}", style.fit(name, 7));
+            let _ = writeln!(out, "         {}", style.paint(Tone::Faint, &style.fit(&place, 9)));
+        } else {
+            let place = style.paint(Tone::Faint, &style.fit_left(&place, width + 9));
+            let _ = writeln!(out, "       {name}{pad}  {place}");
+        }
+    }
+    if shown.len() > names.len() {
+        let more = plural((shown.len() - names.len()) as u64, "more frame");
+        let _ = writeln!(out, "       {}", style.paint(Tone::Faint, &more));
+    }
+}
+
+/// Cuts off what every program has below its main function.
+fn without_start_up(stack: &[Frame]) -> &[Frame] {
+    let mut end = stack.len();
+    while let Some(frame) = stack[..end].last() {
+        let function = frame.function.as_deref().unwrap_or_default();
+        let start_up =
+            function.starts_with("__libc_start") || function == "_start" || function == "start_thread";
+        let libc =
+            frame.module.as_deref().is_some_and(|m| m.contains("/libc.so.6") || m.contains("/ld-linux"));
+        if end > 1 && (start_up || (libc && function.is_empty())) {
+            end -= 1;
+        } else {
+            break;
+        }
+    }
+    &stack[..end]
+}
+
+pub(super) fn name(frame: &Frame) -> String {
+    let name = match &frame.function {
+        Some(function) => function.clone(),
+        None => format!("{:#x}", frame.offset),
+    };
+    if frame.inlined { format!("{name} (inlined)") } else { name }
+}
+
+pub(super) fn place(frame: &Frame) -> String {
+    if let Some(file) = &frame.file {
+        return match frame.line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.clone(),
+        };
+    }
+    match (&frame.module, &frame.problem) {
+        (Some(module), Some(problem)) if frame.function.is_none() => format!("{module} ({problem})"),
+        (Some(module), _) => module.clone(),
+        (None, _) => "unknown module".to_owned(),
+    }
+}
+
+fn init_failure(out: &mut String, failure: &Value, style: &Style) {
+    let text = |value: &Value, key: &str| match value.get(key) {
+        Some(Value::String(text)) => Some(clean(text)),
+        Some(Value::Null) | None => None,
+        Some(other) => Some(clean(&other.to_string())),
+    };
+    let api = text(failure, "api").unwrap_or_else(|| "a CUDA call".to_owned());
+    let name = text(failure, "name").unwrap_or_else(|| "an error".to_owned());
+    let code = text(failure, "code").map(|code| format!(" ({code})")).unwrap_or_default();
+    let device = text(failure, "device").map(|device| format!(" on GPU {device}")).unwrap_or_default();
+    let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "CUDA did not start"));
+    let _ = writeln!(out, "  {api} failed{device} with {name}{code}");
+    let frames_of = failure.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
+    if let Some(Ok(stack)) = frames_of
+        && !stack.is_empty()
+    {
+        frames(out, &stack, style);
+    }
+    let list = |key: &str| failure.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    for call in list("nvml_chain") {
+        let of = |key: &str| text(&call, key).unwrap_or_default();
+        let _ = writeln!(out, "    NVML: {} {}: {} {}", of("call"), of("args"), of("name"), of("result"));
+    }
+    for (index, cause) in list("causes").iter().enumerate() {
+        let of = |key: &str| text(cause, key).unwrap_or_default();
+        let likely = if index == 0 { "most likely" } else { "or" };
+        let _ = writeln!(out, "  {likely}: {}. {}", of("id"), of("evidence"));
+        let _ = writeln!(out, "    to do: {}", of("action"));
+    }
+}

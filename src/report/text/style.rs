@@ -1,0 +1,148 @@
+//! Colours, widths and units.
+
+use std::fmt::Write;
+
+/// How text is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Terminal escape sequences may be used.
+    pub colour: bool,
+    /// Columns.
+    pub width: usize,
+}
+
+/// What a piece of text means to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// A heading or a number that matters.
+    Strong,
+    /// All is well.
+    Good,
+    /// Something to act on.
+    Bad,
+    /// There for those who look.
+    Faint,
+}
+
+impl Style {
+    /// No colour, and lines as long as they are: for files and pipes.
+    pub const PLAIN: Style = Style { colour: false, width: 100_000 };
+
+    /// Marks `text`, where colours are on.
+    pub fn paint(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Strong => "1",
+            Tone::Good => "32",
+            Tone::Bad => "1;31",
+            Tone::Faint => "2",
+        };
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// Cuts the end off what does not fit after `used` columns.
+    pub fn fit(&self, text: &str, used: usize) -> String {
+        let room = self.room(used);
+        if text.chars().count() <= room {
+            return text.to_owned();
+        }
+        let kept: String = text.chars().take(room - 1).collect();
+        kept + "…"
+    }
+
+    /// Cuts the beginning off: the end of a path tells more.
+    pub fn fit_left(&self, text: &str, used: usize) -> String {
+        let (room, length) = (self.room(used), text.chars().count());
+        if length <= room {
+            return text.to_owned();
+        }
+        let kept: String = text.chars().skip(length - room + 1).collect();
+        format!("…{kept}")
+    }
+
+    fn room(&self, used: usize) -> usize {
+        // In a window too narrow for anything the terminal may wrap.
+        self.width.saturating_sub(used).max(20)
+    }
+}
+
+/// A size with its unit: `512 bytes`, `1.50 MiB`.
+pub fn bytes(size: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if size < 1024 {
+        return if size == 1 { "1 byte".to_owned() } else { format!("{size} bytes") };
+    }
+    let mut value = size as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.6 would be shown as 1024.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// `1 allocation`, `2 allocations`.
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// Makes control characters visible. Names come from files that anybody may have written, and an escape
+/// sequence in one could rewrite the screen.
+pub fn clean(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Bidirectional marks reorder what is around them.
+        if c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        {
+            let _ = write!(out, "{}", c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits_and_a_unit() {
+        for (size, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1023, "1023 bytes"),
+            (1024, "1.00 KiB"),
+            (10 << 10, "10.0 KiB"),
+            (1 << 20, "1.00 MiB"),
+            ((1 << 20) - 1, "1.00 MiB"),
+            (1000 << 20, "1000 MiB"),
+            (3 << 30, "3.00 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+    }
+
+    #[test]
+    fn no_control_character_reaches_the_terminal() {
+        assert_eq!(clean("a\x1b[2Jb\u{202e}\n"), "a\\u{1b}[2Jb\\u{202e}\\u{a}");
+        assert_eq!(clean("Straße"), "Straße");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut() {
+        let style = Style { colour: false, width: 30 };
+        assert_eq!(style.fit("abcdefghijklmnopqrstuvwxyz", 5), "abcdefghijklmnopqrstuvwx…");
+        assert_eq!(style.fit_left("abcdefghijklmnopqrstuvwxyz", 5), "…cdefghijklmnopqrstuvwxyz");
+        assert_eq!(style.fit("short", 5), "short");
+    }
+}
