@@ -1,2 +1,91 @@
-//! Builds the simulated GPU, which the command line carries inside itself.
-fn main() {}
+//! Builds the simulated GPU and the demo program, which the command line carries inside itself.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Libraries that `sim/build` makes.
+const LIBRARIES: [&str; 5] =
+    ["libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.11.0", "libcudart.so.12", "libcudart.so.13"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_CLI").is_none() {
+        // The shim carries none of this.
+        return;
+    }
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let (mut gpu, mut demo) = (Vec::new(), Vec::new());
+    if ["sim/build", "sim/cudart.h", "sim/sim-books.c", "demo/forgetful.c"]
+        .iter()
+        .all(|file| root.join(file).is_file())
+    {
+        println!("cargo::rerun-if-changed=sim");
+        println!("cargo::rerun-if-changed=demo");
+        println!("cargo::rerun-if-env-changed=CC");
+        let folder = out.join("sim");
+        let _ = fs::remove_dir_all(&folder);
+        run(Command::new(root.join("sim/build")).arg(&folder), "build the simulated GPU");
+        gpu = LIBRARIES.iter().map(|name| folder.join(name)).collect();
+        demo = build_demo(&root, &folder, &out);
+    } else {
+        println!("cargo::warning=sim/build is not there: this cuwarden will have no --sim and no demo");
+    }
+    let mut text = String::new();
+    list(&mut text, "SIMULATED_GPU", "The stand-in for the driver and its libraries.", &gpu);
+    list(&mut text, "DEMO", "The program that the demo runs, with its debug information.", &demo);
+    if let Err(error) = fs::write(out.join("bundle.rs"), text) {
+        fail(&format!("cannot write to {}: {error}", out.display()));
+    }
+}
+
+fn build_demo(root: &Path, libraries: &Path, out: &Path) -> Vec<PathBuf> {
+    let program = out.join("forgetful");
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut prefix = std::ffi::OsString::from("-ffile-prefix-map=");
+    prefix.push(root);
+    prefix.push("/=");
+    run(
+        Command::new(compiler)
+            .current_dir(root)
+            // Without optimisation every function keeps its frame, and the report can name it.
+            .args(["-std=c11", "-D_GNU_SOURCE", "-g", "-O0", "-Wall", "-Wextra", "-fno-omit-frame-pointer"])
+            .args(["-Wl,--build-id"])
+            .arg(prefix)
+            .args(["-Isim", "demo/forgetful.c", "-o"])
+            .arg(&program)
+            .arg(libraries.join("libcudart.so.12"))
+            // The driver comes with the run, by LD_LIBRARY_PATH.
+            .arg("-Wl,--allow-shlib-undefined"),
+        "build the demo program",
+    );
+    vec![program]
+}
+
+fn list(text: &mut String, name: &str, what: &str, files: &[PathBuf]) {
+    let _ = writeln!(text, "/// {what}\npub static {name}: &[Bundled] = &[");
+    for file in files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let _ =
+            writeln!(text, "    Bundled {{ name: {name:?}, bytes: include_bytes!({:?}) }},", file.display());
+    }
+    let _ = writeln!(text, "];");
+}
+
+fn run(command: &mut Command, what: &str) {
+    let done = command.status();
+    if !done.as_ref().is_ok_and(|status| status.success()) {
+        fail(&format!("could not {what}: {done:?}. A C compiler (cc, or what CC names) is needed"));
+    }
+}
+
+fn fail(message: &str) -> ! {
+    println!("cargo::error={message}");
+    std::process::exit(1)
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| fail(&format!("cargo has not set {name}")))
+}

@@ -1,0 +1,65 @@
+//! The command line.
+//!
+//! Data goes to stdout, messages to stderr. Exit status: what the command says, and everywhere 64 = used
+//! wrongly, 66 = input cannot be read, 74 = the answer could not be written.
+
+mod bundle;
+mod demo;
+mod error;
+mod load;
+mod report;
+mod run;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use error::{Failure, USED_WRONGLY};
+
+/// Tracks and limits the CUDA device memory of programs, and reports what they leak.
+#[derive(Parser)]
+#[command(name = "cuwarden", version, max_term_width = 100, after_help = FIRST_STEPS)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  cuwarden demo                               see what it does; needs no GPU
+  cuwarden run -- python train.py             run a program, hear of its leaks
+  cuwarden run --memory-limit 4GiB -- ./app   the same with a quota";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program, and all that it starts, tracked and within a quota
+    Run(run::Arguments),
+    /// See the main job at work on a simulated GPU
+    Demo(demo::Arguments),
+    /// Show what a process has not freed, or holds now
+    Report(report::Arguments),
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are answers and go to stdout; where that is closed nobody wants them.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USED_WRONGLY } else { 0 });
+        }
+    };
+    let done = match arguments.command {
+        Command::Run(arguments) => run::main(arguments),
+        Command::Demo(arguments) => demo::main(arguments),
+        Command::Report(arguments) => report::main(arguments),
+    };
+    done.unwrap_or_else(|failure: Failure| {
+        if !failure.message.is_empty() {
+            terminal::say(&failure.message);
+        }
+        ExitCode::from(failure.status)
+    })
+}

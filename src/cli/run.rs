@@ -1,0 +1,146 @@
+//! `cuwarden run`
+
+mod child;
+mod directory;
+mod environment;
+mod shim;
+mod summary;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::SystemTime;
+
+use super::bundle;
+use super::error::{Failure, NOT_EXECUTABLE, NOT_FOUND, USED_WRONGLY};
+pub use directory::{Directory, make_folder};
+pub use environment::Environment;
+pub use shim::find as find_shim;
+
+/// Run a program, and all that it starts, tracked and within a quota.
+///
+/// All processes of the run share one set of quotas. Its exit status, input and output are the program's own.
+/// A summary goes to stderr where there is something to say: a leak, a refused request, a process that was
+/// killed, CUDA that did not start.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuwarden run -- python train.py
+  cuwarden run --memory-limit 4GiB --report reports -- ./app --input data
+  cuwarden run --memory-limit '0=4GiB,*=2GiB' --label arm=A --label cuda=12.4 -- ./app
+  cuwarden run --sim -- ./app          on a simulated GPU, where there is none
+
+The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD,
+so what is there already keeps its place. AddressSanitizer must come first: put its library into LD_PRELOAD.
+Preloading is cooperative: it does not reach setuid, statically linked or 32-bit programs.
+
+Exit status: the program's; 128+N when signal N ended it; 127 no such program; 126 it cannot be executed;
+125 cuwarden could not do its part; 64 used wrongly.")]
+pub struct Arguments {
+    /// Quota: 4GiB for every device, or by CUDA ordinal or UUID, 0=4GiB,GPU-<uuid>=8GiB,*=2GiB
+    #[arg(long, value_name = "SPEC", value_parser = memory_limit)]
+    memory_limit: Option<String>,
+    /// CUDA version of the vGPU baseline, such as 12.4
+    #[arg(long, value_name = "V", value_parser = baseline)]
+    baseline: Option<String>,
+    /// Write one leak report for each process into this folder, as cuwarden-PID.json
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Share quotas and accounting with all that name the same directory; default: one of its own
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// A label for reports, events and metrics; may be repeated
+    #[arg(long = "label", value_name = "K=V", value_parser = label)]
+    labels: Vec<String>,
+    /// Put the bundled simulated GPU in the place of the driver
+    #[arg(long)]
+    sim: bool,
+    /// The program and its arguments, after --
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let shim = find_shim()?;
+    let mut directory = match &arguments.dir {
+        Some(path) => Directory::shared(path)?,
+        None => Directory::private()?,
+    };
+    let mut environment = Environment::new(&shim, directory.path());
+    if let Some(limit) = &arguments.memory_limit {
+        environment.set("CUWARDEN_MEMORY_LIMIT", limit);
+    }
+    if let Some(baseline) = &arguments.baseline {
+        environment.set("CUWARDEN_BASELINE", baseline);
+    }
+    let reports = arguments.report.as_deref().map(make_folder).transpose()?;
+    if let Some(folder) = &reports {
+        environment.set("CUWARDEN_REPORT", folder);
+    }
+    environment.add_labels(&arguments.labels);
+    if arguments.sim {
+        bundle::install(directory.path(), &mut environment)?;
+    }
+
+    let began = SystemTime::now();
+    let (program, rest) = arguments.command.split_first().ok_or_else(|| {
+        Failure::new(USED_WRONGLY, "no program was named. Example: cuwarden run -- python train.py")
+    })?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    environment.apply(&mut command);
+    let ended = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
+
+    let something_to_say = summary::write(&directory, reports.as_deref(), began);
+    // Who is still running needs the directory, and so does a reader of the summary.
+    if something_to_say.keeps_directory || ended.others_run {
+        directory.keep();
+    }
+    Ok(ExitCode::from(ended.exit_status()))
+}
+
+fn cannot_start(program: &OsString, error: &io::Error) -> Failure {
+    let name = program.display();
+    match error.kind() {
+        io::ErrorKind::NotFound if !name.to_string().contains('/') => {
+            Failure::new(NOT_FOUND, format!("cannot start {name}: there is no such program in PATH"))
+        }
+        io::ErrorKind::NotFound => Failure::new(
+            NOT_FOUND,
+            format!("cannot start {name}: there is no such file, or its interpreter is missing"),
+        ),
+        io::ErrorKind::PermissionDenied => Failure::new(
+            NOT_EXECUTABLE,
+            format!("cannot start {name}: it may not be executed (chmod +x, or a folder mounted noexec?)"),
+        ),
+        _ => Failure::new(NOT_EXECUTABLE, format!("cannot start {name}: {error}")),
+    }
+}
+
+fn memory_limit(text: &str) -> Result<String, String> {
+    match crate::policy::limit::Limits::parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}. Allowed: {}", crate::policy::limit::ALLOWED)),
+    }
+}
+
+fn baseline(text: &str) -> Result<String, String> {
+    let number = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    match text.split_once('.') {
+        Some((major, minor)) if number(major) && number(minor) => Ok(text.to_owned()),
+        _ => Err("expected a CUDA version such as 12.4".to_owned()),
+    }
+}
+
+fn label(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if key.trim().is_empty() => Err("the name before = is empty".to_owned()),
+        None => Err("expected NAME=VALUE, such as arm=A".to_owned()),
+        Some(_) if text.contains(',') => {
+            Err("a comma separates labels, so it cannot be part of one; repeat --label instead".to_owned())
+        }
+        Some(_) if text.chars().any(char::is_control) => Err("control characters are not allowed".to_owned()),
+        Some(_) => Ok(text.to_owned()),
+    }
+}
