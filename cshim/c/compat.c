@@ -6,7 +6,9 @@
  */
 #define _GNU_SOURCE
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -67,6 +69,21 @@ int compat_atexit(void (*f)(void)) {
 HIDDEN int compat_atfork(void (*)(void), void (*)(void), void (*)(void)) __asm__("pthread_atfork");
 int compat_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
     return __register_atfork(prepare, parent, child, __dso_handle);
+}
+
+/*
+ * In libpthread until 2.31. The kernel's mask is the thread's, so sigprocmask does the same; only the error
+ * comes back another way.
+ */
+HIDDEN int compat_sigmask(int, const sigset_t *, sigset_t *) __asm__("pthread_sigmask");
+int compat_sigmask(int how, const sigset_t *set, sigset_t *old) {
+    int saved = errno, result = 0;
+
+    if (sigprocmask(how, set, old) != 0) {
+        result = errno;
+        errno = saved;
+    }
+    return result;
 }
 
 /* System calls whose wrappers came after 2.17. syscall() sets errno. */
