@@ -62,7 +62,7 @@ pub fn headline(report: &Report, style: &Style) -> String {
             style.paint(Tone::Bad, &format!("{} still allocated when it was killed, {what}", bytes(leaked)))
         }
         Termination::Exit | Termination::Unknown => {
-            style.paint(Tone::Bad, &format!("Leak: {} of device memory not freed, {what}", bytes(leaked)))
+            style.paint(Tone::Bad, &format!("Leak: {} not freed, {what}", bytes(leaked)))
         }
     }
 }

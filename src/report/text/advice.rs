@@ -5,6 +5,9 @@ use std::fmt::Write;
 use super::style::{Style, Tone, bytes, clean, plural};
 use super::{Leak, LeakClass, Report, Termination, name, place};
 
+/// Names in running text: the list above has them in full.
+const SHORT: Style = Style { colour: false, width: 80 };
+
 pub(super) fn write(out: &mut String, report: &Report, style: &Style) {
     let lines = advice(report);
     if lines.is_empty() {
@@ -79,8 +82,8 @@ fn start_here(leak: &Leak, leaked: u64, count: u64) -> String {
     match leak.stack.iter().find(|frame| frame.function.is_some()) {
         Some(frame) => format!(
             "Start with {} ({}): it allocated {} of {}, {share}. Free it, or allocate it once and keep it.",
-            clean(&name(frame)),
-            clean(&place(frame)),
+            SHORT.fit(&clean(&name(frame)), 0),
+            SHORT.fit_left(&clean(&place(frame)), 0),
             bytes(leak.bytes),
             bytes(leaked),
         ),
@@ -106,11 +109,15 @@ fn no_lines(leak: &Leak) -> String {
     }
 }
 
-/// Breaks at blanks.
+/// Breaks at blanks, and where there is none for a whole line, within the word.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.clamp(40, 96);
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    let words = text.split(' ').flat_map(|word| {
+        let letters: Vec<char> = word.chars().collect();
+        letters.chunks(width).map(|part| part.iter().collect::<String>()).collect::<Vec<_>>()
+    });
+    for word in words {
         let line = lines.last().map_or(0, |line| line.chars().count());
         if line > 0 && line + 1 + word.chars().count() > width {
             lines.push(String::new());
@@ -119,7 +126,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
             if !line.is_empty() {
                 line.push(' ');
             }
-            line.push_str(word);
+            line.push_str(&word);
         }
     }
     lines
