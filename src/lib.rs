@@ -3,5 +3,15 @@
 //! Layers, each using only those below it: `hooks` (FFI) → `policy` (decisions) → `tracking`, `ledger` →
 //! `record`, `event`, `stack`, `cuda`. The exported symbols live in `cshim` alone.
 
+#[cfg(feature = "cli")]
+pub mod cli;
+pub mod cuda;
+pub mod event;
+pub mod hooks;
+pub mod ledger;
+pub mod policy;
+pub mod process;
 pub mod record;
 pub mod report;
+pub mod stack;
+pub mod tracking;

@@ -1,14 +1,269 @@
-//! `cuwarden demo`
+//! `cuwarden demo`: three acts on the simulated GPU.
+//!
+//! All that is shown is what the program, the shim and the reports said; only the text between is written
+//! here. Where one of them said something else than the text promises, the demo fails.
 
-use std::process::ExitCode;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use super::error::Failure;
+use serde_json::Value;
+
+use super::bundle::{self, DEMO};
+use super::error::{Failure, INTERNAL, NOT_RUN};
+use super::load::record_file;
+use super::run::{Directory, Environment, find_shim, make_folder};
+use super::terminal;
+use crate::record::snapshot::Observer;
+use crate::report::Report;
+use crate::report::symbols::Symbolizer;
+use crate::report::text::{self, Style, bytes, clean};
 
 /// See the main job at work on a simulated GPU.
+///
+/// A small program leaks device memory, meets its quota, and finds a device that refuses to start. No GPU and
+/// no driver is needed.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  cuwarden demo")]
+#[command(after_help = "\
+Example:
+  cuwarden demo
+
+Exit status: 0; 70 where something went otherwise than the demo's text says; 125 it could not be started.")]
 pub struct Arguments {}
 
+/// What the program leaks in the first act.
+const LEAKED: u64 = 16 << 20;
+
+const INTRODUCTION: &str = "\
+You will see a small program do three things wrong, and what cuwarden says about each.
+
+There is no GPU in this demo: a simulated one takes the place of NVIDIA's driver. The program, the preloaded
+shim, the quota and the reports are real, and work in the same way on a real GPU.
+";
+
 pub fn main(_: Arguments) -> Result<ExitCode, Failure> {
+    let stage = Stage::new()?;
+    let style = terminal::style();
+    let mut show = |text: &str| terminal::answer(text);
+
+    show(&format!("{}\n\n{INTRODUCTION}", style.title("cuwarden demo")))?;
+    first_act(&stage, &style, &mut show)?;
+    second_act(&stage, &style, &mut show)?;
+    third_act(&stage, &style, &mut show)?;
+    show(&ending(&style))?;
     Ok(ExitCode::SUCCESS)
+}
+
+type Show<'a> = &'a mut dyn FnMut(&str) -> Result<(), Failure>;
+
+fn first_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
+    let act = stage.play("leak", &[], "")?;
+    show(&act.opening(style, "Act 1: it forgets to free", "cuwarden run --sim -- ./forgetful leak"))?;
+    show(
+        "\nIt ended without an error, and nobody would notice. But the shim kept a record of each allocation with\n\
+         its call stack, and this is what was never freed:\n\n",
+    )?;
+    let report = act.report()?;
+    show(&indented(&text::one(&report, style)))?;
+    let (leaked, _) = report.leaked();
+    expect(leaked == LEAKED, || {
+        format!("the program leaks {}, and the report says {}", bytes(LEAKED), bytes(leaked))
+    })?;
+    if let Some(line) = stage.source_line(&report) {
+        show(&format!("\nThe place of the largest leak, in the program's source:\n\n{line}\n"))?;
+    }
+    Ok(())
+}
+
+fn second_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
+    let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "64MiB")], "")?;
+    let command = "cuwarden run --sim --memory-limit 64MiB -- ./forgetful quota";
+    show(&act.opening(style, "Act 2: it wants more than it may have", command))?;
+    show(
+        "\nThe simulated device has gigabytes, and the program was shown 64 MiB: that is its quota. The request that\n\
+         would pass it got CUDA's own \"out of memory\", without reaching the driver. The program can handle that\n\
+         as it handles a full device. The operator gets one event, here without its technical fields:\n\n",
+    )?;
+    let event = act.event("quota_denied")?;
+    show(&fields(&event, &["event", "device", "api", "requested_bytes", "used_bytes", "limit_bytes"]))?;
+    let report = act.report()?;
+    expect(report.denied() == 1, || {
+        format!("one request is refused, and the report says {}", report.denied())
+    })?;
+    expect(report.leaked().0 == 0, || {
+        "the second act leaks nothing, and the report says otherwise".to_owned()
+    })
+}
+
+fn third_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
+    // 46 is CUDA_ERROR_DEVICE_UNAVAILABLE; slot 2 of a private table is where the runtime makes its context.
+    let act = stage.play("start", &[], "slot2=46")?;
+    show(&act.opening(
+        style,
+        "Act 3: the device refuses to start",
+        "cuwarden run --sim -- ./forgetful start",
+    ))?;
+    show(
+        "\nHere the simulated driver was told to refuse a context, as a real one does when another process has the\n\
+         device to itself. The runtime has told the program no more than the line above. The shim saw which call\n\
+         failed, and with which code:\n\n",
+    )?;
+    let event = act.event("init_failure")?;
+    show(&fields(&event, &["event", "device", "api", "code", "name"]))?;
+    expect(event["code"] == 46, || format!("the driver said 46, and the event says {}", event["code"]))
+}
+
+fn ending(style: &Style) -> String {
+    format!(
+        "\n{}\n\n  \
+         cuwarden run -- python train.py             your program, with a word about its leaks at the end\n  \
+         cuwarden run --memory-limit 4GiB -- ./app   the same with a quota\n  \
+         cuwarden run --report DIR -- ./app          one report for each process; cuwarden report DIR shows them\n  \
+         cuwarden run --help                         all options\n",
+        style.title("That is the demo. Try it on something of yours:")
+    )
+}
+
+/// Where the acts take place.
+struct Stage {
+    shim: PathBuf,
+    directory: Directory,
+    program: PathBuf,
+}
+
+/// What came of one act.
+struct Act {
+    output: String,
+    directory: PathBuf,
+    log: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Result<Stage, Failure> {
+        let Some(program) = DEMO.first() else {
+            return Err(Failure::new(
+                NOT_RUN,
+                "this cuwarden was built without the demo. Build it again from the whole source tree",
+            ));
+        };
+        let shim = find_shim()?;
+        let directory = Directory::private()?;
+        program.extract(directory.path())?;
+        Ok(Stage { program: directory.path().join(program.name), shim, directory })
+    }
+
+    /// Runs the program with one argument, as `cuwarden run --sim` does.
+    fn play(&self, what: &str, options: &[(&'static str, &str)], failure: &str) -> Result<Act, Failure> {
+        let directory = make_folder(&self.directory.path().join(what))?;
+        let log = directory.join("events.jsonl");
+        let mut environment = Environment::new(&self.shim, &directory);
+        bundle::install(&directory, &mut environment)?;
+        environment.set("CUWARDEN_LOG_FILE", &log);
+        environment.set("CUWARDEN_SIM_FAIL", failure);
+        for (name, value) in options {
+            environment.set(name, value);
+        }
+        let mut command = Command::new(&self.program);
+        command.arg(what);
+        for (name, _) in std::env::vars_os() {
+            // The demo is the same everywhere, whatever is set for other programs.
+            let name_text = name.to_string_lossy();
+            if name_text.starts_with("CUWARDEN_") || name_text.starts_with("CUDA_") {
+                command.env_remove(&name);
+            }
+        }
+        environment.apply(&mut command);
+        let out = command.output().map_err(|error| Failure::path(NOT_RUN, "start", &self.program, &error))?;
+        let output =
+            String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        expect(out.status.code().is_some(), || {
+            format!("the program was ended by {}:\n{output}", out.status)
+        })?;
+        Ok(Act { output, directory, log })
+    }
+
+    /// The line of source at which the largest leak was allocated.
+    fn source_line(&self, report: &Report) -> Option<String> {
+        let source = DEMO.iter().find(|file| file.name.ends_with(".c"))?;
+        let frame = report.leaks.first()?.stack.iter().find(|frame| {
+            frame
+                .file
+                .as_deref()
+                .is_some_and(|file| Path::new(file).file_name() == Some(source.name.as_ref()))
+        })?;
+        let number = frame.line?;
+        let line = std::str::from_utf8(source.bytes).ok()?.lines().nth(number.checked_sub(1)? as usize)?;
+        Some(format!("  demo/{}:{number}:  {}\n", source.name, line.trim()))
+    }
+}
+
+impl Act {
+    /// Title, command and what the program printed.
+    fn opening(&self, style: &Style, title: &str, command: &str) -> String {
+        let mut text = format!("\n{}\n\n  $ {command}\n", style.title(title));
+        for line in self.output.lines() {
+            text += &format!("  {}\n", clean(line));
+        }
+        text
+    }
+
+    /// The report of the act's one process.
+    fn report(&self) -> Result<Report, Failure> {
+        let folder = self.directory.join("proc");
+        let record = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()).next();
+        let record = record.ok_or_else(|| {
+            Failure::new(INTERNAL, format!("the shim left no record file in {}", folder.display()))
+        })?;
+        let mut report =
+            record_file(&record, &Observer::here()).map_err(|problem| Failure::new(INTERNAL, problem))?;
+        Symbolizer::default().resolve(&mut report);
+        Ok(report)
+    }
+
+    /// The only event of this kind.
+    fn event(&self, kind: &str) -> Result<Value, Failure> {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let mut events = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|e| e["event"] == kind);
+        match (events.next(), events.next()) {
+            (Some(event), None) => Ok(event),
+            (None, _) => {
+                Err(Failure::new(INTERNAL, format!("there was no event {kind}. All events:\n{text}")))
+            }
+            _ => Err(Failure::new(INTERNAL, format!("there was more than one event {kind}:\n{text}"))),
+        }
+    }
+}
+
+fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
+    match holds {
+        true => Ok(()),
+        false => {
+            Err(Failure::new(INTERNAL, format!("the demo went otherwise than it should: {}", otherwise())))
+        }
+    }
+}
+
+/// Some fields of an event, one a line.
+fn fields(event: &Value, names: &[&str]) -> String {
+    let mut text = String::new();
+    for name in names {
+        let value = match &event[*name] {
+            Value::Null => continue,
+            Value::String(value) => clean(value),
+            Value::Number(number) if name.ends_with("_bytes") => {
+                let size = number.as_u64().unwrap_or_default();
+                format!("{size}  ({})", bytes(size))
+            }
+            other => clean(&other.to_string()),
+        };
+        text += &format!("  {name:<16}{value}\n");
+    }
+    text
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect()
 }

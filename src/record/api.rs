@@ -40,3 +40,29 @@ pub const APIS: &[&str] = &[
     "cudaMallocAsync",
     "cudaMallocFromPoolAsync",
 ];
+
+/// The number of a name, 0 where it has none.
+pub const fn number(name: &str) -> u16 {
+    let mut at = 0;
+    while at < APIS.len() {
+        if equal(APIS[at].as_bytes(), name.as_bytes()) {
+            return at as u16;
+        }
+        at += 1;
+    }
+    0
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}

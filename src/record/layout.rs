@@ -4,7 +4,7 @@
 //! the order in which they were added. The extents of one [`Area`] joined together in that order form one
 //! growing array of bytes; nothing in it ever moves. Readers treat every field as hostile.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// "cuwarden" in file order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cuwarden");
@@ -77,9 +77,9 @@ pub struct Device {
     /// Length of `uuid` and `name` in bytes: low half uuid, high half name.
     pub text_lengths: AtomicU32,
     /// `GPU-…` or `MIG-…`.
-    pub uuid: [u8; 64],
+    pub uuid: [AtomicU8; 64],
     /// The product name.
-    pub name: [u8; 96],
+    pub name: [AtomicU8; 96],
     /// Memory of the device, in bytes.
     pub total_bytes: AtomicU64,
     /// The quota in force, in bytes; 0 = none.
@@ -123,7 +123,7 @@ pub struct Header {
     /// Inode of /proc/self/ns/pid.
     pub pid_namespace: AtomicU64,
     /// /proc/sys/kernel/random/boot_id, its 32 hex digits as 16 bytes.
-    pub boot_id: [u8; 16],
+    pub boot_id: [AtomicU8; 16],
     /// CLOCK_REALTIME when the file was made, in ns.
     pub started_ns: AtomicU64,
     /// CLOCK_REALTIME at an orderly exit, in ns; 0 = still running, or killed.
@@ -141,11 +141,11 @@ pub struct Header {
     /// Length of `exe`, `cmdline` and `labels`, in bytes.
     pub text_lengths: [AtomicU32; 4],
     /// Target of /proc/self/exe.
-    pub exe: [u8; 1024],
+    pub exe: [AtomicU8; 1024],
     /// /proc/self/cmdline: arguments, each ended by a NUL byte; cut at this size.
-    pub cmdline: [u8; 4096],
+    pub cmdline: [AtomicU8; 4096],
     /// `CUWARDEN_LABELS` as given.
-    pub labels: [u8; 1024],
+    pub labels: [AtomicU8; 1024],
     /// The devices by CUDA ordinal.
     pub devices: [Device; MAX_DEVICES],
     /// Stripe by device.

@@ -4,5 +4,7 @@
 //! [`layout`] is the format, [`snapshot`] reads one from bytes that nobody has to trust.
 
 pub mod api;
+pub mod identity;
 pub mod layout;
 pub mod snapshot;
+pub mod writer;

@@ -100,6 +100,11 @@ pub fn modules_changed() {
     loader::refresh();
 }
 
+/// Changes when a module is unloaded, noticed as late as [`modules_changed`] says. 16 bits.
+pub fn unloads() -> u64 {
+    loader::generation().tag()
+}
+
 #[inline(always)]
 fn walk(start: Registers, frames: &mut [u64], already: usize, skip_to: u64) -> usize {
     let mut generation = loader::generation();

@@ -39,6 +39,11 @@ impl Style {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
+    /// A heading.
+    pub fn title(&self, text: &str) -> String {
+        self.paint(Tone::Strong, text)
+    }
+
     /// Cuts the end off what does not fit after `used` columns.
     pub fn fit(&self, text: &str, used: usize) -> String {
         let room = self.room(used);

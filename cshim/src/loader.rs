@@ -1,0 +1,122 @@
+//! dlsym and dlvsym.
+//!
+//! The loader decides RTLD_NEXT and RTLD_DEFAULT by the return address, so ours must not be on the stack when
+//! the real function runs: it is jumped to, with the caller's registers as they were. Names that cannot be
+//! ours cost two compares.
+
+use core::ffi::{c_char, c_void};
+use cuwarden_core::hooks::lookup::{
+    OwnEntries, REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym, substitute,
+};
+
+macro_rules! trampoline {
+    ($name:ident, $decide:ident, $resolve:ident, $real:ident) => {
+        /// # Safety
+        /// As the loader's function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                "test rsi, rsi",
+                "jz 4f",
+                "movzx eax, byte ptr [rsi]",
+                "cmp al, 99", // 'c', "cu…": the driver
+                "jne 2f",
+                "cmp byte ptr [rsi + 1], 117", // 'u'
+                "je 3f",
+                "jmp 4f",
+                "2:",
+                "cmp al, 100", // 'd', "dl…": dlsym and dlvsym themselves
+                "jne 4f",
+                "cmp byte ptr [rsi + 1], 108", // 'l'
+                "jne 4f",
+                "3:",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rcx, [rsp + 24]", // the caller's return address
+                "call {decide}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jne 6f",
+                "4:",
+                "mov rax, [rip + {real}]",
+                "test rax, rax",
+                "jz 5f",
+                "jmp rax",
+                "5:",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {resolve}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jz 6f",
+                "jmp rax",
+                "6:",
+                "ret",
+                ".cfi_endproc",
+                decide = sym $decide,
+                resolve = sym $resolve,
+                real = sym $real,
+            )
+        }
+    };
+}
+
+trampoline!(dlsym, decide_dlsym, resolve_dlsym, REAL_DLSYM);
+trampoline!(dlvsym, decide_dlvsym, resolve_dlvsym, REAL_DLVSYM);
+
+fn own_entries() -> OwnEntries {
+    OwnEntries { dlsym: dlsym as *mut c_void, dlvsym: dlvsym as *mut c_void }
+}
+
+unsafe extern "C" fn decide_dlsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    _: *mut c_void,
+    caller: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the application's arguments; the trampoline saw that the name is not null.
+    unsafe { substitute(handle, name, std::ptr::null(), caller, own_entries()) }
+}
+
+unsafe extern "C" fn decide_dlvsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: *mut c_void,
+) -> *mut c_void {
+    if version.is_null() {
+        // As invalid as it is without us.
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { substitute(handle, name, version, caller, own_entries()) }
+}
+
+extern "C" fn resolve_dlsym() -> *mut c_void {
+    real_dlsym().map_or(std::ptr::null_mut(), |real| real as *mut c_void)
+}
+
+extern "C" fn resolve_dlvsym() -> *mut c_void {
+    real_dlvsym().map_or(std::ptr::null_mut(), |real| real as *mut c_void)
+}

@@ -1,0 +1,147 @@
+//! The course that every allocation and every free takes.
+
+use super::guard::{Before, around, thread_id};
+use super::refuse::{self, deny};
+use super::table::Id;
+use crate::cuda::abi::CUresult;
+use crate::cuda::error::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+use crate::process::Process;
+use crate::record::layout::Class;
+use crate::tracking::index::Allocation;
+use std::sync::atomic::Ordering;
+
+/// What is asked for, before the driver is called.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// CUDA ordinal.
+    pub device: u8,
+    /// The least that it will take, in bytes.
+    pub bytes: u64,
+    /// The context that it ends with, 0 = none.
+    pub owner: u64,
+}
+
+/// What the driver gave.
+#[derive(Clone, Copy)]
+pub(super) struct Got {
+    /// Address or handle.
+    pub address: u64,
+    /// What it takes, in bytes.
+    pub bytes: u64,
+}
+
+/// One allocation. `wanted` answers `None` for what is not device memory, or where the call will fail;
+/// `got` reads the out-parameters and is asked after success only; `undo` frees what does not fit after all.
+#[inline(always)]
+pub(super) fn allocate(
+    api: Id,
+    class: Class,
+    wanted: impl FnOnce(&'static Process) -> Option<Wanted>,
+    real: impl FnOnce() -> CUresult,
+    got: impl FnOnce(Wanted) -> Got,
+    undo: impl FnOnce(Got),
+) -> CUresult {
+    around(
+        |process| {
+            let Some(wanted) = wanted(process) else { return Before::Pass };
+            match refuse::reserve(process, wanted.device, wanted.bytes) {
+                Ok(()) => Before::Then(wanted),
+                Err(denied) => Before::Answer(deny(process, api, wanted.device, wanted.bytes, denied)),
+            }
+        },
+        real,
+        |process, wanted, code| {
+            let Some(account) = process.account(wanted.device) else { return code };
+            if code != CUDA_SUCCESS {
+                account.release(wanted.bytes);
+                return code;
+            }
+            let got = got(wanted);
+            if got.bytes > wanted.bytes {
+                // The driver took more than could be known before.
+                if let Err(denied) = account.reserve(got.bytes - wanted.bytes) {
+                    undo(got);
+                    account.release(wanted.bytes);
+                    deny(process, api, wanted.device, got.bytes, denied);
+                    return CUDA_ERROR_OUT_OF_MEMORY;
+                }
+            } else {
+                account.release(wanted.bytes - got.bytes);
+            }
+            account.granted();
+            record(process, api, class, wanted, got);
+            code
+        },
+    )
+}
+
+/// Enters an allocation that is already charged.
+#[inline]
+pub(super) fn record(process: &Process, api: Id, class: Class, wanted: Wanted, got: Got) {
+    let depth = process.config.stack_depth;
+    let allocation = Allocation {
+        address: got.address,
+        class,
+        bytes: got.bytes,
+        device: wanted.device,
+        api: api.api_number(),
+        owner: wanted.owner,
+        stack: if depth == 0 { 0 } else { process.stacks.capture(&process.writer, depth) },
+        tid: thread_id(process),
+        born_ns: process.age_ns(),
+    };
+    match process.index.insert(&process.writer, &allocation) {
+        Ok(None) => {}
+        // The driver has given the address out again: the older one ended with something we did not see end.
+        Ok(Some(older)) => uncharge(process, &older),
+        // It stays charged: a quota is not given away because a page was missing.
+        Err(_) => {
+            process.writer.header().lost_records.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One free of a pointer or handle. What was not seen allocated is passed on.
+#[inline(always)]
+pub(super) fn free(class: Class, address: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    around(
+        |process| match process.index.remove(&process.writer, address, class) {
+            Some(allocation) => Before::Then(allocation),
+            None => Before::Pass,
+        },
+        real,
+        |process, allocation, code| {
+            freed(process, &allocation, code);
+            code
+        },
+    )
+}
+
+/// The driver has answered a free.
+#[inline]
+pub(super) fn freed(process: &Process, allocation: &Allocation, code: CUresult) {
+    if code == CUDA_SUCCESS {
+        uncharge(process, allocation);
+    } else if process.index.restore(&process.writer, allocation).is_err() {
+        process.writer.header().lost_records.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Gives back what an allocation took.
+#[inline]
+pub(super) fn uncharge(process: &Process, allocation: &Allocation) {
+    if super::pool::is_from_pool(allocation) {
+        super::pool::freed(process, allocation);
+    } else if let Some(account) = process.account(allocation.device) {
+        account.release(allocation.bytes);
+    }
+}
+
+/// Takes everything that ends with a context out of the books, before the driver ends it.
+pub(super) fn take_owned(process: &Process, contexts: &[usize]) -> Vec<Allocation> {
+    process.index.remove_where(&process.writer, &|allocation| {
+        !super::pool::is_from_pool(allocation)
+            && allocation.owner != 0
+            && contexts.contains(&(allocation.owner as usize))
+    })
+}

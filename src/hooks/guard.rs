@@ -1,0 +1,208 @@
+//! The frame around every hooked call.
+//!
+//! ```text
+//! before  – may refuse; caught, errno kept
+//! real    – exactly once, outside anything that catches
+//! after   – notes what happened; caught, errno kept
+//! ```
+
+use crate::cuda::abi::CUresult;
+use crate::process::{self, Process, Verdict};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What the first half of a hook decided.
+pub(super) enum Before<T> {
+    /// The driver is not called; this is the answer.
+    Answer(CUresult),
+    /// The driver is called, and then the second half gets this.
+    Then(T),
+    /// The driver is called and nothing else happens.
+    Pass,
+}
+
+/// Runs a hook. `after` may replace the driver's answer.
+#[inline(always)]
+pub(super) fn around<T>(
+    before: impl FnOnce(&'static Process) -> Before<T>,
+    real: impl FnOnce() -> CUresult,
+    after: impl FnOnce(&'static Process, T, CUresult) -> CUresult,
+) -> CUresult {
+    let Some(inside) = Inside::enter() else { return real() };
+    let process = inside.process;
+    around_in(process, before, real, after)
+}
+
+#[inline(always)]
+fn around_in<P: Copy, T>(
+    process: P,
+    before: impl FnOnce(P) -> Before<T>,
+    real: impl FnOnce() -> CUresult,
+    after: impl FnOnce(P, T, CUresult) -> CUresult,
+) -> CUresult {
+    match quietly(|| before(process)) {
+        Some(Before::Answer(code)) => code,
+        Some(Before::Then(state)) => {
+            let code = real();
+            quietly(|| after(process, state, code)).unwrap_or(code)
+        }
+        Some(Before::Pass) | None => real(),
+    }
+}
+
+/// Runs our own code in somebody else's call: errno stays, and a panic ends here.
+#[inline(always)]
+fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above; valid for the thread's life.
+    let saved = unsafe { *errno };
+    let result = catch_unwind(AssertUnwindSafe(work)).ok();
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    result
+}
+
+/// This thread is inside the shim: what the driver calls of itself passes through.
+pub(super) struct Inside {
+    /// The books of this process.
+    pub process: &'static Process,
+}
+
+impl Inside {
+    /// `None`: the call is to be handed through.
+    #[inline(always)]
+    pub(super) fn enter() -> Option<Inside> {
+        let words = cuwarden_arch::thread_words();
+        // SAFETY: the thread's own words; nothing else refers to them now.
+        if unsafe { (*words).inside } != 0 {
+            return None;
+        }
+        let process = match Process::current() {
+            Some(process) => process,
+            None => start_here()?,
+        };
+        // SAFETY: as above.
+        unsafe { (*words).inside = 1 };
+        Some(Inside { process })
+    }
+}
+
+impl Drop for Inside {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the thread's own words.
+        unsafe { (*cuwarden_arch::thread_words()).inside = 0 };
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn start_here() -> Option<&'static Process> {
+    match start_quietly() {
+        Verdict::On(process) => Some(process),
+        Verdict::Off | Verdict::Refused | Verdict::Busy => None,
+    }
+}
+
+/// [`process::start`] with the thread marked, so that nothing it does comes back to us.
+#[cold]
+pub(super) fn start_quietly() -> Verdict {
+    let words = cuwarden_arch::thread_words();
+    // SAFETY: the thread's own words.
+    if unsafe { std::mem::replace(&mut (*words).inside, 1) } != 0 {
+        return Verdict::Busy;
+    }
+    let verdict = quietly(|| {
+        silence_panics();
+        process::start()
+    });
+    // SAFETY: as above.
+    unsafe { (*words).inside = 0 };
+    verdict.unwrap_or(Verdict::Off)
+}
+
+/// The default hook writes to the application's stderr. This is our own copy of the standard library: a Rust
+/// application has another.
+fn silence_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        if let Some(process) = Process::current() {
+            process.events.emit(
+                crate::policy::config::Level::Error,
+                "internal_error",
+                serde_json::json!({ "message": info.to_string() }),
+            );
+        }
+    }));
+}
+
+/// The thread's id, asked of the kernel once.
+#[inline]
+pub(super) fn thread_id(process: &Process) -> u32 {
+    let words = cuwarden_arch::thread_words();
+    // A forked child's only thread has the words of the thread that forked it.
+    let generation = u64::from(process.pid()) << 32;
+    // SAFETY: the thread's own words.
+    unsafe {
+        if (*words).tid & !0xffff_ffff != generation || (*words).tid as u32 == 0 {
+            (*words).tid = generation | u64::from(crate::event::thread_id());
+        }
+        (*words).tid as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn errno() -> i32 {
+        // SAFETY: the thread's own errno.
+        unsafe { *libc::__errno_location() }
+    }
+
+    fn set_errno(value: i32) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = value };
+    }
+
+    fn calls(
+        before: impl FnOnce() -> Before<u8>,
+        after: impl FnOnce(CUresult) -> CUresult,
+    ) -> (u32, CUresult) {
+        let count = Cell::new(0);
+        let real = || {
+            count.set(count.get() + 1);
+            assert_eq!(errno(), 7, "the driver sees the application's errno");
+            set_errno(8);
+            2
+        };
+        set_errno(7);
+        let code = around_in((), |()| before(), real, |(), _, code| after(code));
+        (count.get(), code)
+    }
+
+    #[test]
+    fn the_real_function_runs_exactly_once() {
+        std::panic::set_hook(Box::new(|_| {}));
+        assert_eq!(calls(|| Before::Then(0), |code| code + 40), (1, 42));
+        assert_eq!(calls(|| Before::Pass, |_| unreachable!()), (1, 2));
+        assert_eq!(calls(|| panic!("before"), |_| unreachable!()), (1, 2));
+        assert_eq!(calls(|| Before::Then(0), |_| panic!("after")), (1, 2));
+        assert_eq!(calls(|| Before::Answer(9), |_| unreachable!()), (0, 9), "unless it is refused");
+    }
+
+    #[test]
+    fn errno_is_the_drivers() {
+        let dirty = |value| {
+            move || {
+                set_errno(99);
+                value
+            }
+        };
+        calls(dirty(Before::Then(0)), |code| {
+            set_errno(98);
+            code
+        });
+        assert_eq!(errno(), 8);
+    }
+}

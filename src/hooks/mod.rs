@@ -1,0 +1,22 @@
+//! The functions that stand in the place of the driver's: FFI only.
+//!
+//! Each is one row of [`table`]. A hook decides nothing by itself: it turns arguments into a request, asks
+//! `policy`, `ledger` and `tracking`, and calls the real function exactly once ([`guard`]).
+
+mod allocate;
+mod array;
+mod context;
+mod driver;
+mod graph;
+mod guard;
+mod info;
+mod init;
+mod linear;
+pub mod lookup;
+mod module;
+mod pool;
+mod refuse;
+pub mod table;
+mod vmm;
+
+pub use table::names;

@@ -1,0 +1,6 @@
+//! Decisions: pure functions of their arguments, without `unsafe`, clock, environment or driver.
+
+pub mod config;
+pub mod limit;
+pub mod quota;
+pub mod sizes;

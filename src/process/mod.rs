@@ -1,0 +1,122 @@
+//! What the shim knows in this process, made at the first CUDA call that needs it.
+//!
+//! A process that never comes here has no file, no thread and no parsed environment. A forked child starts
+//! afresh: its parent's allocations are its parent's.
+
+mod alive;
+mod report;
+mod start;
+
+use crate::cuda::abi::CUdevice;
+use crate::event::Events;
+use crate::ledger::Account;
+use crate::policy::config::Config;
+use crate::record::layout::Device;
+use crate::record::writer::Writer;
+use crate::tracking::contexts::Contexts;
+use crate::tracking::graphs::GraphMemory;
+use crate::tracking::index::Index;
+use crate::tracking::memory_map::MemoryMap;
+use crate::tracking::pools::Pools;
+use crate::tracking::stacks::Stacks;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use report::write_exit_report;
+pub use start::{Verdict, start};
+
+/// The books and settings of this process. Made once, never freed.
+pub struct Process {
+    /// What the operator asked for.
+    pub config: Config,
+    /// The record file.
+    pub writer: Writer,
+    /// Live allocations.
+    pub index: Index,
+    /// Call stacks.
+    pub stacks: Stacks,
+    /// Contexts by handle.
+    pub contexts: Contexts,
+    /// Memory pools.
+    pub pools: Pools,
+    /// Where events go.
+    pub events: Events,
+    /// Graphs that can take memory when they are launched.
+    pub graphs: GraphMemory,
+    memory_map: Mutex<MemoryMap>,
+    denials: Mutex<HashMap<(CUdevice, &'static str), u64>>,
+    failures: Mutex<HashSet<(&'static str, i32, CUdevice)>>,
+    pid: u32,
+    alive: alive::Alive,
+    started_coarse_ns: u64,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Process {
+    /// The books of this process, if it has any already.
+    #[inline]
+    pub fn current() -> Option<&'static Process> {
+        // Acquire pairs with the Release in `start`: the books are whole.
+        let process = CURRENT.load(Ordering::Acquire);
+        if process.is_null() {
+            return None;
+        }
+        // SAFETY: set once to a leaked box.
+        let process: &'static Process = unsafe { &*process };
+        process.alive.is_ours(process.pid).then_some(process)
+    }
+
+    /// The account of a device that is known already.
+    #[inline]
+    pub fn account(&self, device: u8) -> Option<Account<'static>> {
+        let device = self.device(device)?;
+        Some(Account { used: &device.live_bytes, peak: &device.peak_bytes, limit: &device.limit_bytes })
+    }
+
+    /// A device's entry in the record file.
+    #[inline]
+    pub fn device(&self, device: u8) -> Option<&'static Device> {
+        self.writer.header().devices.get(device as usize)
+    }
+
+    /// Nanoseconds since the record file was made, to a few milliseconds.
+    #[inline]
+    pub fn age_ns(&self) -> u64 {
+        coarse_ns().saturating_sub(self.started_coarse_ns)
+    }
+
+    /// As it was when the books were opened.
+    #[inline]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Mappings and handles of physical allocations.
+    pub fn memory_map(&self) -> MutexGuard<'_, MemoryMap> {
+        self.memory_map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a denial; true when it is the first of its kind and worth a line.
+    pub fn first_denial(&self, device: CUdevice, api: &'static str) -> bool {
+        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = denials.entry((device, api)).or_insert(0);
+        *count += 1;
+        *count == 1
+    }
+
+    /// True when this failure has not been reported yet.
+    pub fn first_failure(&self, api: &'static str, code: i32, device: CUdevice) -> bool {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert((api, code, device))
+    }
+}
+
+/// A clock that costs a few nanoseconds; the precise one would be the most expensive step of an allocation.
+#[inline]
+fn coarse_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer; on failure it stays zero.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}

@@ -1,0 +1,173 @@
+//! The first CUDA call of a process: configuration, the shared directory, the record file.
+
+use super::{CURRENT, Process, alive::Alive, coarse_ns};
+use crate::event::Events;
+use crate::policy::config::{self, Config, Level};
+use crate::record::identity::Identity;
+use crate::record::writer::{Writer, make_private_directory};
+use crate::tracking::stacks::Stacks;
+use serde_json::json;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the shim does in this process.
+#[derive(Clone, Copy)]
+pub enum Verdict {
+    /// Books are kept.
+    On(&'static Process),
+    /// Every call is handed through.
+    Off,
+    /// The configuration cannot be kept: CUDA must not start.
+    Refused,
+    /// Another thread, or this one further up its stack, is at it.
+    Busy,
+}
+
+/// Low half: one of the states below. High half: the process that wrote it, since a fork copies it.
+static STATE: AtomicU64 = AtomicU64::new(0);
+const STARTING: u64 = 1;
+const ON: u64 = 2;
+const OFF: u64 = 3;
+const REFUSED: u64 = 4;
+
+/// How often a second thread looks whether the first is done: it makes two files, and nothing else.
+const PATIENCE: u32 = 20_000;
+
+/// The verdict for this process, reached at the first call. Never calls the driver.
+#[cold]
+pub fn start() -> Verdict {
+    let pid = u64::from(std::process::id());
+    for _ in 0..PATIENCE {
+        // Acquire pairs with the Release below: with ON, CURRENT is set.
+        let state = STATE.load(Ordering::Acquire);
+        match (state >> 32 == pid, state & 0xffff_ffff) {
+            (true, STARTING) => std::thread::yield_now(),
+            (true, ON) => return Process::current().map_or(Verdict::Off, Verdict::On),
+            (true, REFUSED) => return Verdict::Refused,
+            (true, _) => return Verdict::Off,
+            (false, _) => {
+                let mine = pid << 32 | STARTING;
+                if STATE.compare_exchange(state, mine, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    let verdict = decide();
+                    let reached = match verdict {
+                        Verdict::On(_) => ON,
+                        Verdict::Refused => REFUSED,
+                        Verdict::Off | Verdict::Busy => OFF,
+                    };
+                    STATE.store(pid << 32 | reached, Ordering::Release);
+                    return verdict;
+                }
+            }
+        }
+    }
+    Verdict::Busy
+}
+
+fn decide() -> Verdict {
+    let var = |name: &str| std::env::var_os(name);
+    if config::is_disabled(var("CUWARDEN_DISABLE").as_deref()) {
+        return Verdict::Off;
+    }
+    let (config, errors) = Config::parse(&var);
+    let events = Events::new(&config);
+    if !errors.is_empty() {
+        for error in &errors {
+            events.emit(
+                Level::Error,
+                "config_error",
+                json!({
+                    "variable": error.variable, "value": error.value, "reason": error.reason,
+                    "allowed": error.allowed,
+                    "message": format!(
+                        "{}=\"{}\" cannot be used: {}. Allowed: {}. CUDA is not started until it is corrected.",
+                        error.variable, error.value, error.reason, error.allowed
+                    ),
+                }),
+            );
+        }
+        return Verdict::Refused;
+    }
+    let directory = config.dir.clone().unwrap_or_else(default_directory);
+    match open_books(&directory, &config) {
+        Ok(writer) => Verdict::On(begin(config, events, writer)),
+        Err(error) => without_books(&config, &events, &directory, &error),
+    }
+}
+
+fn open_books(directory: &Path, config: &Config) -> io::Result<Writer> {
+    make_private_directory(directory)?;
+    if config.dir.is_none() {
+        check_owner(directory)?;
+    }
+    let mut identity = Identity::of_this_process();
+    identity.labels = config.labels_text.clone();
+    Writer::create(directory, &identity)
+}
+
+/// The default place is in a folder that everybody may write to.
+fn check_owner(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let status = std::fs::symlink_metadata(directory)?;
+    // SAFETY: no arguments, cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if !status.is_dir() || status.uid() != user || status.mode() & 0o022 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it must be a directory of this user that nobody else may write to",
+        ));
+    }
+    Ok(())
+}
+
+/// `/tmp/cuwarden-<uid>`
+pub fn default_directory() -> PathBuf {
+    // SAFETY: no arguments, cannot fail.
+    PathBuf::from(format!("/tmp/cuwarden-{}", unsafe { libc::geteuid() }))
+}
+
+fn without_books(config: &Config, events: &Events, directory: &Path, error: &io::Error) -> Verdict {
+    let quota = !config.limits.is_unlimited();
+    let shown = directory.display();
+    let consequence = if quota {
+        "A memory limit is set and cannot be kept without it, so CUDA is not started."
+    } else {
+        "This process runs untracked."
+    };
+    events.emit(
+        if quota { Level::Error } else { Level::Warn },
+        "config_error",
+        json!({
+            "variable": "CUWARDEN_DIR", "value": shown.to_string(), "reason": error.to_string(),
+            "allowed": "an absolute path of a directory that this process may write to",
+            "message": format!(
+                "The directory {shown} cannot be used: {error}. {consequence} \
+                 Make it writable, or name another one in CUWARDEN_DIR."
+            ),
+        }),
+    );
+    if quota { Verdict::Refused } else { Verdict::Off }
+}
+
+fn begin(config: Config, events: Events, writer: Writer) -> &'static Process {
+    writer.header().stack_depth.store(config.stack_depth, Ordering::Relaxed);
+    let process = Box::leak(Box::new(Process {
+        config,
+        writer,
+        events,
+        index: Default::default(),
+        stacks: Stacks::new(),
+        contexts: Default::default(),
+        pools: Default::default(),
+        graphs: Default::default(),
+        memory_map: Default::default(),
+        denials: Default::default(),
+        failures: Default::default(),
+        pid: std::process::id(),
+        alive: Alive::new(),
+        started_coarse_ns: coarse_ns(),
+    }));
+    // Release pairs with the Acquire in `current`.
+    CURRENT.store(process, Ordering::Release);
+    process
+}

@@ -1,0 +1,420 @@
+//! Writing a record file: a shared mapping that grows by extents and never moves.
+//!
+//! Growing needs a descriptor only for a moment. None is kept: daemons close descriptors that they do not
+//! know. Where the file cannot grow (disk full, removed, replaced) the extent is private memory: the process
+//! keeps exact books and reports them at exit, only a post-mortem misses that part.
+
+use super::identity::Identity;
+use super::layout::{self, Area, Extent, Header, MAX_EXTENTS, RECORD_BYTES, Record};
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const RECORDS_IN_FIRST_EXTENT: u32 = (Area::Records.first_extent_bytes() / RECORD_BYTES as u64) as u32;
+/// An area that doubled this often would not fit in a u32 of records.
+const MAX_EXTENTS_OF_AREA: usize = 22;
+
+/// The record file of this process.
+pub struct Writer {
+    header: &'static Header,
+    path: PathBuf,
+    /// Device and inode: a path that names something else by now is left alone.
+    file_id: (u64, u64),
+    areas: [Extents; 4],
+    next_record: AtomicU32,
+    next_module: AtomicU32,
+    grow: Mutex<Grow>,
+    file_is_complete: AtomicBool,
+}
+
+struct Extents {
+    bases: [AtomicPtr<u8>; MAX_EXTENTS_OF_AREA],
+}
+
+struct Grow {
+    file_bytes: u64,
+    extents: usize,
+}
+
+impl Writer {
+    /// Makes the file `DIR/proc/<pid>-<start>.rec` for this process.
+    pub fn create(directory: &Path, identity: &Identity) -> io::Result<Writer> {
+        let folder = directory.join("proc");
+        make_private_directory(&folder)?;
+        let (path, file) = create_exclusive(&folder, identity)?;
+        let made = Self::map_new(&path, &file);
+        match made {
+            Ok(writer) => {
+                identity.write_to(writer.header);
+                // Pairs with the Acquire of readers: whoever sees the magic sees the header.
+                writer.header.magic.store(layout::MAGIC, Ordering::Release);
+                Ok(writer)
+            }
+            Err(error) => {
+                // Best effort: an empty file would be reported as damaged.
+                let _ = std::fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
+    fn map_new(path: &Path, file: &OwnedFd) -> io::Result<Writer> {
+        let bytes = layout::HEADER_BYTES as u64;
+        reserve_blocks(file, 0, bytes)?;
+        let base = map_shared(file, 0, bytes)?;
+        let status = status_of(file)?;
+        // SAFETY: the mapping is HEADER_BYTES long, page-aligned, zeroed and never unmapped; every field of Header
+        // is valid when zero, and all that changes later is atomic.
+        let header: &'static Header = unsafe { &*base.cast::<Header>() };
+        header.version.store(layout::VERSION, Ordering::Relaxed);
+        header.header_bytes.store(layout::HEADER_BYTES as u32, Ordering::Relaxed);
+        Ok(Writer {
+            header,
+            path: path.to_owned(),
+            file_id: (status.st_dev, status.st_ino),
+            areas: std::array::from_fn(|_| Extents { bases: Default::default() }),
+            next_record: AtomicU32::new(0),
+            next_module: AtomicU32::new(1),
+            grow: Mutex::new(Grow { file_bytes: bytes, extents: 0 }),
+            file_is_complete: AtomicBool::new(true),
+        })
+    }
+
+    /// The header, shared with every reader.
+    #[inline]
+    pub fn header(&self) -> &'static Header {
+        self.header
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// False once a part of the books is in private memory only.
+    pub fn file_is_complete(&self) -> bool {
+        self.file_is_complete.load(Ordering::Relaxed)
+    }
+
+    /// The record with this index, if one was handed out.
+    #[inline]
+    pub fn record(&self, index: u32) -> Option<&'static Record> {
+        let extent = (index / RECORDS_IN_FIRST_EXTENT + 1).ilog2();
+        let first = ((1u32 << extent) - 1).wrapping_mul(RECORDS_IN_FIRST_EXTENT);
+        // Acquire pairs with the Release that published the extent: its bytes are mapped and zero.
+        let base = self.areas[Area::Records.index()].bases.get(extent as usize)?.load(Ordering::Acquire);
+        if base.is_null() {
+            return None;
+        }
+        // SAFETY: the extent holds RECORDS_IN_FIRST_EXTENT << extent records from `first` on, `index` is among
+        // them by the choice of `extent`, the mapping is never removed, and a Record is all atomics.
+        Some(unsafe { &*base.cast::<Record>().add((index - first) as usize) })
+    }
+
+    /// Hands out `count` empty records, at most one extent's worth. `None`: no memory for more.
+    pub fn new_records(&self, count: u32) -> Option<Range<u32>> {
+        // Relaxed: the index is only a ticket.
+        let start = self.next_record.fetch_add(count, Ordering::Relaxed);
+        let end = start.checked_add(count)?;
+        let last_extent = ((end - 1) / RECORDS_IN_FIRST_EXTENT + 1).ilog2() as usize;
+        self.ensure_extent(Area::Records, last_extent)?;
+        self.header.used[Area::Records.index()]
+            .fetch_max(u64::from(end) * RECORD_BYTES as u64, Ordering::Release);
+        Some(start..end)
+    }
+
+    /// An id for one more module: 16 bits of a frame, 0 excluded.
+    pub fn next_module_id(&self) -> Option<u32> {
+        let id = self.next_module.fetch_add(1, Ordering::Relaxed);
+        (id < 1 << 16).then_some(id)
+    }
+
+    /// Appends `entry` to an area that is not [`Area::Records`] and answers its offset in the area. Entries never
+    /// straddle extents; what is skipped stays zero. `publish` is the offset in the entry of the u32 that
+    /// is written last, so that a reader never sees half an entry.
+    pub fn append(&self, area: Area, entry: &[u8], publish: usize) -> Option<u64> {
+        let used = &self.header.used[area.index()];
+        let length = (entry.len() as u64).next_multiple_of(8);
+        let mut grow = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut start = used.load(Ordering::Relaxed);
+        let (mut extent, mut within) = locate(area, start);
+        while within.checked_add(length)? > area.first_extent_bytes() << extent {
+            extent += 1;
+            within = 0;
+            start = area.first_extent_bytes() * ((1 << extent) - 1);
+        }
+        let base = self.extent_base(&mut grow, area, extent as usize)?;
+        let published = entry.get(publish..publish.checked_add(4)?)?;
+        // SAFETY: `within + length` lies inside the extent (checked above), the mapping is writable and no other
+        // writer is here: the lock is held. Readers look at the published word first.
+        unsafe {
+            let to = base.add(within as usize);
+            std::ptr::copy_nonoverlapping(entry.as_ptr(), to, publish);
+            let rest = publish + 4;
+            std::ptr::copy_nonoverlapping(entry.as_ptr().add(rest), to.add(rest), entry.len() - rest);
+            let word = u32::from_ne_bytes([published[0], published[1], published[2], published[3]]);
+            // Release pairs with the reader's Acquire of `used` and of this word.
+            (*to.add(publish).cast::<AtomicU32>()).store(word, Ordering::Release);
+        }
+        used.store(start + length, Ordering::Release);
+        Some(start)
+    }
+
+    /// Notes an orderly end, in ns of CLOCK_REALTIME.
+    pub fn mark_ended(&self, now_ns: u64) {
+        self.header.ended_ns.store(now_ns, Ordering::Release);
+    }
+
+    /// The bytes of all extents of an area, in order. What other threads write meanwhile may or may not be in it.
+    pub fn area_copy(&self, area: Area) -> Vec<Vec<u8>> {
+        let bases = &self.areas[area.index()].bases;
+        let mut extents = Vec::new();
+        for (k, base) in bases.iter().enumerate() {
+            let base = base.load(Ordering::Acquire);
+            if base.is_null() {
+                break;
+            }
+            extents.push(copy_of_shared(base, (area.first_extent_bytes() << k) as usize));
+        }
+        extents
+    }
+
+    /// The header's bytes.
+    pub fn header_copy(&self) -> Vec<u8> {
+        copy_of_shared(std::ptr::from_ref(self.header).cast::<u8>().cast_mut(), size_of::<Header>())
+    }
+
+    fn ensure_extent(&self, area: Area, extent: usize) -> Option<()> {
+        let base = self.areas[area.index()].bases.get(extent)?;
+        // Acquire pairs with the Release in `add_extent`.
+        if base.load(Ordering::Acquire).is_null() {
+            let mut grow = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+            // Earlier ones first: a thread whose ticket lies in one of them may not have come here yet.
+            for k in 0..=extent {
+                self.extent_base(&mut grow, area, k)?;
+            }
+        }
+        Some(())
+    }
+
+    fn extent_base(&self, grow: &mut Grow, area: Area, extent: usize) -> Option<*mut u8> {
+        let slot = self.areas[area.index()].bases.get(extent)?;
+        let known = slot.load(Ordering::Acquire);
+        if !known.is_null() {
+            return Some(known);
+        }
+        let bytes = area.first_extent_bytes() << extent;
+        let base = match self.map_in_file(grow, area, bytes) {
+            Ok(base) => base,
+            Err(_) => {
+                self.file_is_complete.store(false, Ordering::Relaxed);
+                map_private(bytes).ok()?
+            }
+        };
+        // Release pairs with the Acquire in `record` and `ensure_extent`.
+        slot.store(base, Ordering::Release);
+        Some(base)
+    }
+
+    fn map_in_file(&self, grow: &mut Grow, area: Area, bytes: u64) -> io::Result<*mut u8> {
+        let entry: &Extent = self
+            .header
+            .extents
+            .get(grow.extents)
+            .filter(|_| grow.extents < MAX_EXTENTS)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = open_existing(&self.path)?;
+        let status = status_of(&file)?;
+        if (status.st_dev, status.st_ino) != self.file_id {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let offset = grow.file_bytes;
+        reserve_blocks(&file, offset, bytes)?;
+        let base = map_shared(&file, offset, bytes)?;
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.bytes.store(bytes, Ordering::Relaxed);
+        // Release pairs with a reader's Acquire: an entry with an area is whole.
+        entry.area.store(area as u32, Ordering::Release);
+        grow.file_bytes = offset + bytes;
+        grow.extents += 1;
+        Ok(base)
+    }
+}
+
+fn locate(area: Area, offset: u64) -> (u32, u64) {
+    let first = area.first_extent_bytes();
+    let extent = (offset / first + 1).ilog2();
+    (extent, offset - first * ((1 << extent) - 1))
+}
+
+/// Makes a directory of mode 0700 if there is none.
+pub fn make_private_directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ if path.is_dir() => Ok(()),
+        _ => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+fn create_exclusive(folder: &Path, identity: &Identity) -> io::Result<(PathBuf, OwnedFd)> {
+    let mut stamp = identity.started_ns;
+    loop {
+        let path = folder.join(format!("{}-{stamp:x}.rec", identity.pid));
+        match open(&path, libc::O_CREAT | libc::O_EXCL, 0o600) {
+            // Two pid namespaces can meet on one name.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => stamp = stamp.wrapping_add(1),
+            Err(e) => return Err(e),
+            Ok(file) => return Ok((path, file)),
+        }
+    }
+}
+
+fn open_existing(path: &Path) -> io::Result<OwnedFd> {
+    open(path, 0, 0)
+}
+
+fn open(path: &Path, flags: i32, mode: libc::mode_t) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a NUL-terminated path; the descriptor returned is ours alone.
+    let fd =
+        unsafe { libc::open(path.as_ptr(), flags | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, mode) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: open returned it just now.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes the blocks now: writing to a hole of a full disk through a mapping would end the process by SIGBUS.
+fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
+    // SAFETY: a valid descriptor and plain numbers.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
+        return Err(error);
+    }
+    let zeros = [0u8; 4096];
+    for at in (offset..offset + bytes).step_by(zeros.len()) {
+        // SAFETY: the buffer is valid for its length.
+        let n =
+            unsafe { libc::pwrite(file.as_raw_fd(), zeros.as_ptr().cast(), zeros.len(), at as libc::off_t) };
+        if n != zeros.len() as isize {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn map_shared(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<*mut u8> {
+    map(bytes, libc::MAP_SHARED, file.as_raw_fd(), offset)
+}
+
+fn map_private(bytes: u64) -> io::Result<*mut u8> {
+    map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+}
+
+fn map(bytes: u64, flags: i32, fd: i32, offset: u64) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            fd,
+            offset as libc::off_t,
+        )
+    };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
+}
+
+fn status_of(file: &OwnedFd) -> io::Result<libc::stat> {
+    // SAFETY: stat is plain data; zero is valid.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid descriptor and a place for the answer.
+    if unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(status)
+}
+
+/// Copies memory that others may be writing, a word at a time.
+fn copy_of_shared(base: *mut u8, bytes: usize) -> Vec<u8> {
+    let mut copy = Vec::with_capacity(bytes);
+    for word in 0..bytes / 8 {
+        // SAFETY: within a mapping of `bytes` bytes that starts page-aligned and is never removed; atomic, since
+        // other threads may write meanwhile.
+        let value =
+            unsafe { (*base.cast::<std::sync::atomic::AtomicU64>().add(word)).load(Ordering::Acquire) };
+        copy.extend_from_slice(&value.to_ne_bytes());
+    }
+    copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer() -> (Writer, PathBuf) {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let dir = std::env::temp_dir().join(format!(
+            "cuwarden-writer-{}-{}",
+            std::process::id(),
+            COUNTER.fetch_add(1, Ordering::Relaxed)
+        ));
+        std::fs::create_dir(&dir).unwrap();
+        (Writer::create(&dir, &Identity::of_this_process()).unwrap(), dir)
+    }
+
+    #[test]
+    fn records_grow_and_never_move() {
+        let (writer, dir) = writer();
+        let first = writer.new_records(1).unwrap().start;
+        let place = std::ptr::from_ref(writer.record(first).unwrap());
+        for _ in 0..200 {
+            let range = writer.new_records(64).unwrap();
+            for index in range {
+                writer.record(index).unwrap().address.store(u64::from(index) + 1, Ordering::Relaxed);
+            }
+        }
+        assert_eq!(place, std::ptr::from_ref(writer.record(first).unwrap()));
+        let copy = writer.area_copy(Area::Records).concat();
+        for index in 1..200u64 * 64 {
+            let at = index as usize * RECORD_BYTES;
+            assert_eq!(u64::from_ne_bytes(copy[at..at + 8].try_into().unwrap()), index + 1);
+        }
+        assert!(writer.record(u32::MAX).is_none());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn entries_do_not_straddle_extents() {
+        let (writer, dir) = writer();
+        let entry = [7u8; 5000];
+        let offsets: Vec<u64> = (0..20).map(|_| writer.append(Area::Notes, &entry, 4).unwrap()).collect();
+        for offset in offsets {
+            let (extent, within) = locate(Area::Notes, offset);
+            assert!(within + 5000 <= Area::Notes.first_extent_bytes() << extent);
+            let bytes = writer.area_copy(Area::Notes).concat();
+            assert_eq!(&bytes[offset as usize..offset as usize + 5000], &entry);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_removed_file_costs_nothing_but_the_post_mortem() {
+        let (writer, dir) = writer();
+        std::fs::remove_dir_all(dir).unwrap();
+        let range = writer.new_records(5000).unwrap();
+        writer.record(range.end - 1).unwrap().bytes.store(9, Ordering::Relaxed);
+        assert!(!writer.file_is_complete());
+    }
+}

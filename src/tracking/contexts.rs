@@ -1,0 +1,156 @@
+//! Which device a context belongs to, and what ends with it.
+//!
+//! A context that cuCtxCreate made is known from then on. Any other context that is seen current is the
+//! primary context of its device, or a green context on top of it, whose memory is the primary's.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How a context came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// By cuCtxCreate: ends with cuCtxDestroy.
+    Created,
+    /// The device's primary context: ends with its last release, or a reset.
+    Primary,
+}
+
+/// A context that is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// CUDA ordinal.
+    pub device: u8,
+    /// How it came to be.
+    pub origin: Origin,
+}
+
+/// More contexts than this at a time are looked up under the lock.
+const FAST: usize = 8;
+
+/// The contexts of this process.
+#[derive(Default)]
+pub struct Contexts {
+    /// The first few without a lock: handle, then [`pack`]ed context.
+    fast: [(AtomicUsize, AtomicU64); FAST],
+    all: Mutex<Vec<(usize, Context, u32)>>,
+}
+
+impl Contexts {
+    /// The context with this handle.
+    #[inline]
+    pub fn find(&self, handle: usize) -> Option<Context> {
+        for (known, packed) in &self.fast {
+            // Acquire pairs with the Release in `refill`: the packed word belongs to this handle or a later one.
+            if known.load(Ordering::Acquire) == handle {
+                let context = unpack(packed.load(Ordering::Acquire));
+                if known.load(Ordering::Relaxed) == handle {
+                    return context;
+                }
+            }
+        }
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|(known, _, _)| *known == handle).map(|(_, context, _)| *context)
+    }
+
+    /// Notes a context. An older one of the same handle is forgotten: the driver gave the handle out again.
+    pub fn add(&self, handle: usize, context: Context) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(known, _, _)| *known != handle);
+        all.push((handle, context, 1));
+        self.refill(&all);
+    }
+
+    /// cuCtxAttach: one more use.
+    pub fn attach(&self, handle: usize) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, _, uses)) = all.iter_mut().find(|(known, _, _)| *known == handle) {
+            *uses = uses.saturating_add(1);
+        }
+    }
+
+    /// cuCtxDetach: one use less. True when it was the last: the context has ended.
+    pub fn detach(&self, handle: usize) -> bool {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, _, uses)) = all.iter_mut().find(|(known, _, _)| *known == handle) else { return false };
+        *uses = uses.saturating_sub(1);
+        *uses == 0
+    }
+
+    /// Forgets a context that has ended.
+    pub fn remove(&self, handle: usize) -> Option<Context> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(known, _, _)| *known == handle)?;
+        let (_, context, _) = all.swap_remove(at);
+        self.refill(&all);
+        Some(context)
+    }
+
+    /// The handles by which the primary context of a device is known.
+    pub fn primaries(&self, device: u8) -> Vec<usize> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_primary = |context: &Context| context.device == device && context.origin == Origin::Primary;
+        all.iter().filter(|(_, context, _)| is_primary(context)).map(|(handle, _, _)| *handle).collect()
+    }
+
+    fn refill(&self, all: &[(usize, Context, u32)]) {
+        for (slot, (known, packed)) in self.fast.iter().enumerate() {
+            match all.get(slot) {
+                Some((handle, context, _)) => {
+                    // The handle is withdrawn while its word changes.
+                    if known.load(Ordering::Relaxed) != *handle {
+                        known.store(0, Ordering::Release);
+                    }
+                    packed.store(pack(*context), Ordering::Release);
+                    known.store(*handle, Ordering::Release);
+                }
+                None => known.store(0, Ordering::Release),
+            }
+        }
+    }
+}
+
+fn pack(context: Context) -> u64 {
+    1 << 16 | u64::from(context.origin == Origin::Primary) << 8 | u64::from(context.device)
+}
+
+fn unpack(word: u64) -> Option<Context> {
+    if word == 0 {
+        return None;
+    }
+    let origin = if word & (1 << 8) != 0 { Origin::Primary } else { Origin::Created };
+    Some(Context { device: word as u8, origin })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_come_and_go() {
+        let contexts = Contexts::default();
+        let created = |device| Context { device, origin: Origin::Created };
+        for handle in 1..=20 {
+            contexts.add(handle, created(handle as u8));
+        }
+        for handle in 1..=20 {
+            assert_eq!(contexts.find(handle), Some(created(handle as u8)));
+        }
+        assert_eq!(contexts.remove(3), Some(created(3)));
+        assert_eq!(contexts.find(3), None);
+        assert_eq!(contexts.find(20), Some(created(20)));
+        contexts.add(20, Context { device: 1, origin: Origin::Primary });
+        assert_eq!(contexts.find(20), Some(Context { device: 1, origin: Origin::Primary }));
+        assert_eq!(contexts.primaries(1), [20]);
+        assert_eq!(contexts.find(0), None, "no context");
+    }
+
+    #[test]
+    fn attached_contexts_end_with_the_last_detach() {
+        let contexts = Contexts::default();
+        contexts.add(7, Context { device: 0, origin: Origin::Created });
+        contexts.attach(7);
+        assert!(!contexts.detach(7));
+        assert!(contexts.detach(7));
+        assert!(!contexts.detach(8));
+    }
+}

@@ -1,0 +1,253 @@
+//! The index from an address or handle to its record.
+//!
+//! Split into stripes so that threads seldom meet. A stripe's lock is held for one look-up in a hash table,
+//! never across a call of the driver. The locks are std's: a futex word each, without the process-wide table
+//! of waiting threads that could be left locked in a forked child.
+
+use crate::record::layout::{Class, MAX_DEVICES, Record, RecordState, STRIPES};
+use crate::record::writer::Writer;
+use hashbrown::HashTable;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Records that a stripe takes from the file at a time.
+const BATCH: u32 = 32;
+
+/// What is known of one allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Device pointer or handle.
+    pub address: u64,
+    /// What kind of thing it is.
+    pub class: Class,
+    /// What it takes, in bytes.
+    pub bytes: u64,
+    /// CUDA ordinal of its device.
+    pub device: u8,
+    /// Index in [`crate::record::api::APIS`].
+    pub api: u16,
+    /// The CUcontext it ends with, or the CUmemoryPool it comes from; 0 = neither.
+    pub owner: u64,
+    /// Id of its call stack; 0 = none.
+    pub stack: u32,
+    /// Thread that made it.
+    pub tid: u32,
+    /// Nanoseconds since the record file's start.
+    pub born_ns: u64,
+}
+
+/// All live allocations of the process.
+pub struct Index {
+    stripes: [Stripe; STRIPES],
+}
+
+#[repr(align(64))]
+struct Stripe {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Indices of records; the key is read from the record itself.
+    table: HashTable<u32>,
+    /// Empty records that belong to this stripe.
+    empty: Vec<u32>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        let stripe = || Stripe { inner: Mutex::new(Inner { table: HashTable::new(), empty: Vec::new() }) };
+        Index { stripes: std::array::from_fn(|_| stripe()) }
+    }
+}
+
+impl Index {
+    /// Adds an allocation. An older one at the same place is answered: the driver gave the address out again,
+    /// so the older one has ended without our seeing it. `Err`: there was no memory for a record.
+    pub fn insert(&self, writer: &Writer, new: &Allocation) -> Result<Option<Allocation>, NoRecord> {
+        let hash = hash_of(new.address, new.class);
+        let stripe_number = stripe_of(hash);
+        let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
+        let older = inner.take(writer, hash, new.address, new.class);
+        count(writer, stripe_number, new.device, |counts| &counts.alloc);
+        if let Some(older) = &older {
+            count(writer, stripe_number, older.device, |counts| &counts.free);
+        }
+        let index = inner.empty_record(writer).ok_or(NoRecord)?;
+        let record = writer.record(index).ok_or(NoRecord)?;
+        store(record, new);
+        inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
+        Ok(older)
+    }
+
+    /// Removes an allocation, before the driver frees it: from then on the driver may give the address to
+    /// another thread. [`Index::restore`] puts it back when the driver refuses.
+    pub fn remove(&self, writer: &Writer, address: u64, class: Class) -> Option<Allocation> {
+        let hash = hash_of(address, class);
+        let stripe_number = stripe_of(hash);
+        let taken = self.lock(stripe_number)?.take(writer, hash, address, class)?;
+        count(writer, stripe_number, taken.device, |counts| &counts.free);
+        Some(taken)
+    }
+
+    /// Puts back what [`Index::remove`] took.
+    pub fn restore(&self, writer: &Writer, old: &Allocation) -> Result<(), NoRecord> {
+        let hash = hash_of(old.address, old.class);
+        let stripe_number = stripe_of(hash);
+        let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
+        let index = inner.empty_record(writer).ok_or(NoRecord)?;
+        store(writer.record(index).ok_or(NoRecord)?, old);
+        inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
+        uncount_free(writer, stripe_number, old.device);
+        Ok(())
+    }
+
+    /// The allocation at an address.
+    pub fn find(&self, writer: &Writer, address: u64, class: Class) -> Option<Allocation> {
+        let hash = hash_of(address, class);
+        let inner = self.lock(stripe_of(hash))?;
+        let index = inner.table.find(hash, |i| is_at(writer, *i, address, class))?;
+        load(writer.record(*index)?)
+    }
+
+    /// Changes what an allocation takes; answers what it took before.
+    pub fn resize(&self, writer: &Writer, address: u64, class: Class, bytes: u64) -> Option<u64> {
+        let hash = hash_of(address, class);
+        let inner = self.lock(stripe_of(hash))?;
+        let index = inner.table.find(hash, |i| is_at(writer, *i, address, class))?;
+        Some(writer.record(*index)?.bytes.swap(bytes, Ordering::Relaxed))
+    }
+
+    /// Removes every allocation that `wanted` chooses.
+    pub fn remove_where(&self, writer: &Writer, wanted: &dyn Fn(&Allocation) -> bool) -> Vec<Allocation> {
+        let mut removed = Vec::new();
+        for stripe_number in 0..STRIPES {
+            let Some(mut inner) = self.lock(stripe_number) else { continue };
+            let Inner { table, empty } = &mut *inner;
+            table.retain(|index| {
+                let Some(record) = writer.record(*index) else { return false };
+                let Some(allocation) = load(record) else { return false };
+                if !wanted(&allocation) {
+                    return true;
+                }
+                clear(record);
+                empty.push(*index);
+                count(writer, stripe_number, allocation.device, |counts| &counts.free);
+                removed.push(allocation);
+                false
+            });
+        }
+        removed
+    }
+
+    fn lock(&self, stripe: usize) -> Option<MutexGuard<'_, Inner>> {
+        // A poisoned stripe is still sound: a panic between two steps loses one record at most.
+        Some(self.stripes.get(stripe)?.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// There is neither disk nor memory for another record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRecord;
+
+impl Inner {
+    fn take(&mut self, writer: &Writer, hash: u64, address: u64, class: Class) -> Option<Allocation> {
+        let found = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)).ok()?;
+        let index = *found.get();
+        found.remove();
+        let record = writer.record(index)?;
+        let allocation = load(record);
+        clear(record);
+        self.empty.push(index);
+        allocation
+    }
+
+    fn empty_record(&mut self, writer: &Writer) -> Option<u32> {
+        if let Some(index) = self.empty.pop() {
+            return Some(index);
+        }
+        // Reversed, so that the lowest is used first.
+        self.empty.extend(writer.new_records(BATCH)?.rev());
+        self.empty.pop()
+    }
+}
+
+/// Device pointers of every kind share one name space; handles of each class are another.
+fn hash_of(address: u64, class: Class) -> u64 {
+    // The finaliser of MurmurHash3: every bit of the key reaches the low bits, the high 7 that hashbrown
+    // compares, and the stripe's.
+    let mut h = address ^ ((class as u64) << 56);
+    h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ (h >> 33)
+}
+
+fn hash_of_record(writer: &Writer, index: u32) -> u64 {
+    let Some(record) = writer.record(index) else { return 0 };
+    let class = Class::from_u8((record.kind.load(Ordering::Relaxed) >> 8) as u8).unwrap_or(Class::Pointer);
+    hash_of(record.address.load(Ordering::Relaxed), class)
+}
+
+fn stripe_of(hash: u64) -> usize {
+    (hash >> 40) as usize % STRIPES
+}
+
+fn is_at(writer: &Writer, index: u32, address: u64, class: Class) -> bool {
+    writer.record(index).is_some_and(|record| {
+        record.address.load(Ordering::Relaxed) == address
+            && (record.kind.load(Ordering::Relaxed) >> 8) as u8 == class as u8
+    })
+}
+
+fn store(record: &Record, a: &Allocation) {
+    record.address.store(a.address, Ordering::Relaxed);
+    record.bytes.store(a.bytes, Ordering::Relaxed);
+    record.born_ns.store(a.born_ns, Ordering::Relaxed);
+    record.owner.store(a.owner, Ordering::Relaxed);
+    record.stack.store(a.stack, Ordering::Relaxed);
+    record.tid.store(a.tid, Ordering::Relaxed);
+    record.place.store(u32::from(a.device), Ordering::Relaxed);
+    let kind = RecordState::Live as u32 | (a.class as u32) << 8 | u32::from(a.api) << 16;
+    // Release pairs with the Acquire of readers of the file: a live record is whole.
+    record.kind.store(kind, Ordering::Release);
+}
+
+fn clear(record: &Record) {
+    // Release: a reader that sees another allocation in this place sees that this one is gone.
+    record.kind.store(RecordState::Empty as u32, Ordering::Release);
+}
+
+fn load(record: &Record) -> Option<Allocation> {
+    let kind = record.kind.load(Ordering::Relaxed);
+    Some(Allocation {
+        address: record.address.load(Ordering::Relaxed),
+        class: Class::from_u8((kind >> 8) as u8)?,
+        bytes: record.bytes.load(Ordering::Relaxed),
+        // The file could have been written to by somebody else.
+        device: (record.place.load(Ordering::Relaxed) as u8).min(MAX_DEVICES as u8 - 1),
+        api: (kind >> 16) as u16,
+        owner: record.owner.load(Ordering::Relaxed),
+        stack: record.stack.load(Ordering::Relaxed),
+        tid: record.tid.load(Ordering::Relaxed),
+        born_ns: record.born_ns.load(Ordering::Relaxed),
+    })
+}
+
+/// Only the holder of the stripe's lock writes its counters, so no read-modify-write is needed.
+fn count(
+    writer: &Writer,
+    stripe: usize,
+    device: u8,
+    field: fn(&crate::record::layout::Counts) -> &AtomicU64,
+) {
+    if let Some(counts) = writer.header().counts.get(stripe).and_then(|s| s.get(device as usize)) {
+        let word = field(counts);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+fn uncount_free(writer: &Writer, stripe: usize, device: u8) {
+    if let Some(counts) = writer.header().counts.get(stripe).and_then(|s| s.get(device as usize)) {
+        let free = counts.free.load(Ordering::Relaxed);
+        counts.free.store(free.saturating_sub(1), Ordering::Relaxed);
+    }
+}
