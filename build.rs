@@ -18,7 +18,7 @@ fn main() {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(variable("OUT_DIR"));
     let (mut gpu, mut demo) = (Vec::new(), Vec::new());
-    if ["sim/build", "sim/cudart.h", "sim/sim-books.c", "demo/forgetful.c"]
+    if ["sim/build", "sim/cudart.h", "sim/nvml.c", "demo/forgetful.c"]
         .iter()
         .all(|file| root.join(file).is_file())
     {
@@ -35,7 +35,12 @@ fn main() {
     }
     let mut text = String::new();
     list(&mut text, "SIMULATED_GPU", "The stand-in for the driver and its libraries.", &gpu);
-    list(&mut text, "DEMO", "The program that the demo runs, with its debug information.", &demo);
+    list(
+        &mut text,
+        "DEMO",
+        "The program that the demo runs, with its debug information and its source.",
+        &demo,
+    );
     if let Err(error) = fs::write(out.join("bundle.rs"), text) {
         fail(&format!("cannot write to {}: {error}", out.display()));
     }
@@ -46,7 +51,7 @@ fn build_demo(root: &Path, libraries: &Path, out: &Path) -> Vec<PathBuf> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut prefix = std::ffi::OsString::from("-ffile-prefix-map=");
     prefix.push(root);
-    prefix.push("/=");
+    prefix.push("=.");
     run(
         Command::new(compiler)
             .current_dir(root)
@@ -56,12 +61,10 @@ fn build_demo(root: &Path, libraries: &Path, out: &Path) -> Vec<PathBuf> {
             .arg(prefix)
             .args(["-Isim", "demo/forgetful.c", "-o"])
             .arg(&program)
-            .arg(libraries.join("libcudart.so.12"))
-            // The driver comes with the run, by LD_LIBRARY_PATH.
-            .arg("-Wl,--allow-shlib-undefined"),
+            .args([libraries.join("libcudart.so.12"), libraries.join("libcuda.so.1")]),
         "build the demo program",
     );
-    vec![program]
+    vec![program, root.join("demo/forgetful.c")]
 }
 
 fn list(text: &mut String, name: &str, what: &str, files: &[PathBuf]) {

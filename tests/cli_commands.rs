@@ -3,6 +3,8 @@
 //! The shim here is a stand-in of a few lines that notes what it was given, so that these tests say something
 //! about the command line alone.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod cli_support;
 
 use std::mem::offset_of;

@@ -1,5 +1,7 @@
 //! Record files: what a good one says, and that a bad one harms nobody.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod cli_support;
 
 use std::mem::offset_of;

@@ -1,5 +1,7 @@
 //! Reports: grouping, the schema, the text.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod cli_support;
 
 use std::mem::offset_of;

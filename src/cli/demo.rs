@@ -3,7 +3,9 @@
 //! All that is shown is what the program, the shim and the reports said; only the text between is written
 //! here. Where one of them said something else than the text promises, the demo fails.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -34,58 +36,60 @@ pub struct Arguments {}
 /// What the program leaks in the first act.
 const LEAKED: u64 = 16 << 20;
 
-const INTRODUCTION: &str = "\
-You will see a small program do three things wrong, and what cuwarden says about each.
-
-There is no GPU in this demo: a simulated one takes the place of NVIDIA's driver. The program, the preloaded
-shim, the quota and the reports are real, and work in the same way on a real GPU.
-";
-
 pub fn main(_: Arguments) -> Result<ExitCode, Failure> {
     let stage = Stage::new()?;
     let style = terminal::style();
-    let mut show = |text: &str| terminal::answer(text);
-
-    show(&format!("{}\n\n{INTRODUCTION}", style.title("cuwarden demo")))?;
-    first_act(&stage, &style, &mut show)?;
-    second_act(&stage, &style, &mut show)?;
-    third_act(&stage, &style, &mut show)?;
-    show(&ending(&style))?;
+    let say = Say { style };
+    say.title("cuwarden demo")?;
+    say.words(
+        "You will see a small program do three things wrong, and what cuwarden says about each. There is no GPU in \
+         this demo: a simulated one takes the place of NVIDIA's driver. The program, the preloaded shim, the quota \
+         and the reports are real, and work in the same way on a real GPU.",
+    )?;
+    first_act(&stage, &say)?;
+    second_act(&stage, &say)?;
+    third_act(&stage, &say)?;
+    say.title("That was the demo. Try it on something of yours:")?;
+    say.as_it_is(
+        "\n  cuwarden run -- python train.py             hear of its leaks at the end\n  \
+         cuwarden run --memory-limit 4GiB -- ./app   the same with a quota\n  \
+         cuwarden run --report DIR -- ./app          a report for each process; cuwarden report DIR\n  \
+         cuwarden run --help                         all options\n",
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-type Show<'a> = &'a mut dyn FnMut(&str) -> Result<(), Failure>;
-
-fn first_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
+fn first_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
     let act = stage.play("leak", &[], "")?;
-    show(&act.opening(style, "Act 1: it forgets to free", "cuwarden run --sim -- ./forgetful leak"))?;
-    show(
-        "\nIt ended without an error, and nobody would notice. But the shim kept a record of each allocation with\n\
-         its call stack, and this is what was never freed:\n\n",
+    say.opening("Act 1: it forgets to free", "cuwarden run --sim -- ./forgetful leak", &act)?;
+    say.words(
+        "It ended without an error, and nobody would notice. But the shim kept a record of each allocation with its \
+         call stack, and this is what was never freed:",
     )?;
     let report = act.report()?;
-    show(&indented(&text::one(&report, style)))?;
+    say.report(&report)?;
     let (leaked, _) = report.leaked();
     expect(leaked == LEAKED, || {
         format!("the program leaks {}, and the report says {}", bytes(LEAKED), bytes(leaked))
     })?;
     if let Some(line) = stage.source_line(&report) {
-        show(&format!("\nThe place of the largest leak, in the program's source:\n\n{line}\n"))?;
+        say.words("That line of the program's source is:")?;
+        say.as_it_is(&format!("\n  {line}\n"))?;
     }
     Ok(())
 }
 
-fn second_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
+fn second_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
     let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "64MiB")], "")?;
     let command = "cuwarden run --sim --memory-limit 64MiB -- ./forgetful quota";
-    show(&act.opening(style, "Act 2: it wants more than it may have", command))?;
-    show(
-        "\nThe simulated device has gigabytes, and the program was shown 64 MiB: that is its quota. The request that\n\
-         would pass it got CUDA's own \"out of memory\", without reaching the driver. The program can handle that\n\
-         as it handles a full device. The operator gets one event, here without its technical fields:\n\n",
+    say.opening("Act 2: it wants more than it may have", command, &act)?;
+    say.words(
+        "The simulated device has gigabytes, and the program was shown 64 MiB: that is its quota. The request that \
+         would pass it got CUDA's own \"out of memory\", without reaching the driver, so the program handles it as \
+         it handles a full device. Whoever runs the machine gets one event, of which these are the main fields:",
     )?;
     let event = act.event("quota_denied")?;
-    show(&fields(&event, &["event", "device", "api", "requested_bytes", "used_bytes", "limit_bytes"]))?;
+    say.fields(&event, &["event", "device", "api", "requested_bytes", "used_bytes", "limit_bytes"])?;
     let report = act.report()?;
     expect(report.denied() == 1, || {
         format!("one request is refused, and the report says {}", report.denied())
@@ -95,33 +99,71 @@ fn second_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
     })
 }
 
-fn third_act(stage: &Stage, style: &Style, show: Show) -> Result<(), Failure> {
-    // 46 is CUDA_ERROR_DEVICE_UNAVAILABLE; slot 2 of a private table is where the runtime makes its context.
-    let act = stage.play("start", &[], "slot2=46")?;
-    show(&act.opening(
-        style,
-        "Act 3: the device refuses to start",
-        "cuwarden run --sim -- ./forgetful start",
-    ))?;
-    show(
-        "\nHere the simulated driver was told to refuse a context, as a real one does when another process has the\n\
-         device to itself. The runtime has told the program no more than the line above. The shim saw which call\n\
-         failed, and with which code:\n\n",
+fn third_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
+    // 46 is CUDA_ERROR_DEVICE_UNAVAILABLE.
+    let act = stage.play("start", &[], "cuDevicePrimaryCtxRetain=46")?;
+    say.opening("Act 3: the device refuses to start", "cuwarden run --sim -- ./forgetful start", &act)?;
+    say.words(
+        "Here the simulated driver was told to refuse a context, as a real one does when another process has the \
+         device to itself. The program says no more than the line above, as many programs do. The event says what \
+         failed, on which device, and what the number means:",
     )?;
     let event = act.event("init_failure")?;
-    show(&fields(&event, &["event", "device", "api", "code", "name"]))?;
+    say.fields(&event, &["event", "device", "api", "code", "name"])?;
+    say.words("The report of the process has it too, and the way to the call:")?;
+    say.report(&act.report()?)?;
     expect(event["code"] == 46, || format!("the driver said 46, and the event says {}", event["code"]))
 }
 
-fn ending(style: &Style) -> String {
-    format!(
-        "\n{}\n\n  \
-         cuwarden run -- python train.py             your program, with a word about its leaks at the end\n  \
-         cuwarden run --memory-limit 4GiB -- ./app   the same with a quota\n  \
-         cuwarden run --report DIR -- ./app          one report for each process; cuwarden report DIR shows them\n  \
-         cuwarden run --help                         all options\n",
-        style.title("That is the demo. Try it on something of yours:")
-    )
+/// What the demo writes.
+struct Say {
+    style: Style,
+}
+
+impl Say {
+    fn as_it_is(&self, text: &str) -> Result<(), Failure> {
+        terminal::answer(text)
+    }
+
+    fn title(&self, text: &str) -> Result<(), Failure> {
+        self.as_it_is(&format!("\n{}\n", self.style.title(text)))
+    }
+
+    fn words(&self, text: &str) -> Result<(), Failure> {
+        self.as_it_is(&format!("\n{}\n", self.style.wrap(text, 0).join("\n")))
+    }
+
+    /// Title, command and what the program printed.
+    fn opening(&self, title: &str, command: &str, act: &Act) -> Result<(), Failure> {
+        self.title(title)?;
+        let lines: String = act.output.lines().map(|line| format!("  {}\n", clean(line))).collect();
+        self.as_it_is(&format!("\n  $ {command}\n{lines}"))
+    }
+
+    fn report(&self, report: &Report) -> Result<(), Failure> {
+        let narrower = Style { width: self.style.width.saturating_sub(2), ..self.style };
+        let text = text::one(report, &narrower);
+        let lines =
+            text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") });
+        self.as_it_is(&format!("\n{}", lines.collect::<String>()))
+    }
+
+    /// Some fields of an event, one a line.
+    fn fields(&self, event: &Value, names: &[&str]) -> Result<(), Failure> {
+        let mut text = "\n".to_owned();
+        for name in names {
+            let value = match &event[*name] {
+                Value::Null => continue,
+                Value::String(value) => clean(value),
+                Value::Number(number) if name.ends_with("_bytes") => {
+                    format!("{number} ({})", bytes(number.as_u64().unwrap_or_default()))
+                }
+                other => clean(&other.to_string()),
+            };
+            text += &format!("  {name:<16} {value}\n");
+        }
+        self.as_it_is(&text)
+    }
 }
 
 /// Where the acts take place.
@@ -164,7 +206,7 @@ impl Stage {
             environment.set(name, value);
         }
         let mut command = Command::new(&self.program);
-        command.arg(what);
+        command.arg0(program_name(&self.program)).arg(what);
         for (name, _) in std::env::vars_os() {
             // The demo is the same everywhere, whatever is set for other programs.
             let name_text = name.to_string_lossy();
@@ -193,20 +235,11 @@ impl Stage {
         })?;
         let number = frame.line?;
         let line = std::str::from_utf8(source.bytes).ok()?.lines().nth(number.checked_sub(1)? as usize)?;
-        Some(format!("  demo/{}:{number}:  {}\n", source.name, line.trim()))
+        Some(format!("demo/{}:{number}:  {}", source.name, line.trim()))
     }
 }
 
 impl Act {
-    /// Title, command and what the program printed.
-    fn opening(&self, style: &Style, title: &str, command: &str) -> String {
-        let mut text = format!("\n{}\n\n  $ {command}\n", style.title(title));
-        for line in self.output.lines() {
-            text += &format!("  {}\n", clean(line));
-        }
-        text
-    }
-
     /// The report of the act's one process.
     fn report(&self) -> Result<Report, Failure> {
         let folder = self.directory.join("proc");
@@ -237,6 +270,10 @@ impl Act {
     }
 }
 
+fn program_name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or(path.as_os_str())
+}
+
 fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure> {
     match holds {
         true => Ok(()),
@@ -244,26 +281,4 @@ fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failure
             Err(Failure::new(INTERNAL, format!("the demo went otherwise than it should: {}", otherwise())))
         }
     }
-}
-
-/// Some fields of an event, one a line.
-fn fields(event: &Value, names: &[&str]) -> String {
-    let mut text = String::new();
-    for name in names {
-        let value = match &event[*name] {
-            Value::Null => continue,
-            Value::String(value) => clean(value),
-            Value::Number(number) if name.ends_with("_bytes") => {
-                let size = number.as_u64().unwrap_or_default();
-                format!("{size}  ({})", bytes(size))
-            }
-            other => clean(&other.to_string()),
-        };
-        text += &format!("  {name:<16}{value}\n");
-    }
-    text
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect()
 }

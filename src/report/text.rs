@@ -84,13 +84,11 @@ fn program(out: &mut String, report: &Report, style: &Style) {
         let until = report.ended_at.as_ref().map(|ended| format!(" to {ended}")).unwrap_or_default();
         row("time", format!("{started}{until}"));
     }
-    if report.driver_version.is_some() || !report.runtime_versions.is_empty() {
-        let driver = report.driver_version.as_deref().unwrap_or("unknown");
-        let runtimes = match report.runtime_versions.as_slice() {
-            [] => "none seen".to_owned(),
-            list => list.join(", "),
-        };
-        row("CUDA", format!("driver {driver}, runtime {runtimes}"));
+    let driver = report.driver_version.iter().map(|version| format!("driver {version}"));
+    let runtimes = report.runtime_versions.iter().map(|version| format!("runtime {version}"));
+    let versions: Vec<String> = driver.chain(runtimes).collect();
+    if !versions.is_empty() {
+        row("CUDA", versions.join(", "));
     }
     if !report.labels.is_empty() {
         let list: Vec<String> = report.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -181,6 +179,8 @@ fn what(leak: &Leak) -> String {
 fn age(leak: &Leak) -> String {
     let seconds = leak.oldest_age_s.max(0.0);
     let text = match seconds {
+        s if s < 0.001 => "under 1 ms".to_owned(),
+        s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
         s if s < 120.0 => format!("{s:.1} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
@@ -195,7 +195,7 @@ fn frames(out: &mut String, stack: &[Frame], style: &Style) {
             writeln!(out, "       {}", style.paint(Tone::Faint, "no call stack was kept (CUWARDEN_STACKS)"));
         return;
     }
-    let shown = without_start_up(stack);
+    let shown = without_plumbing(stack);
     let names: Vec<String> = shown.iter().take(TOP_FRAMES).map(|frame| clean(&name(frame))).collect();
     // Names of one column, so that the lines can be read as a column too; long ones stick out.
     let column = names.iter().map(|n| n.chars().count()).filter(|&n| n <= 32).max().unwrap_or(0);
@@ -217,22 +217,26 @@ fn frames(out: &mut String, stack: &[Frame], style: &Style) {
     }
 }
 
-/// Cuts off what every program has below its main function.
-fn without_start_up(stack: &[Frame]) -> &[Frame] {
-    let mut end = stack.len();
-    while let Some(frame) = stack[..end].last() {
+/// Cuts off what says nothing about the program: CUDA's own libraries above its call, and what every program
+/// has below its main function.
+pub(crate) fn without_plumbing(stack: &[Frame]) -> &[Frame] {
+    let module = |frame: &Frame| {
+        let path = frame.module.as_deref().unwrap_or_default();
+        path.rsplit('/').next().unwrap_or_default().to_owned()
+    };
+    let cuda =
+        |frame: &Frame| ["libcudart.so", "libcuda.so"].iter().any(|name| module(frame).starts_with(name));
+    let start_up = |frame: &Frame| {
         let function = frame.function.as_deref().unwrap_or_default();
-        let start_up =
-            function.starts_with("__libc_start") || function == "_start" || function == "start_thread";
-        let libc =
-            frame.module.as_deref().is_some_and(|m| m.contains("/libc.so.6") || m.contains("/ld-linux"));
-        if end > 1 && (start_up || (libc && function.is_empty())) {
-            end -= 1;
-        } else {
-            break;
-        }
-    }
-    &stack[..end]
+        let libc = ["libc.so.6", "ld-linux"].iter().any(|name| module(frame).starts_with(name));
+        function.starts_with("__libc_start")
+            || matches!(function, "_start" | "start_thread")
+            || (libc && function.is_empty())
+    };
+    let begin = stack.iter().position(|frame| !cuda(frame)).unwrap_or(0);
+    let end = stack.iter().rposition(|frame| !start_up(frame)).map_or(stack.len(), |last| last + 1);
+    // Where nothing would be left, it is all there is to show.
+    stack.get(begin..end).filter(|rest| !rest.is_empty()).unwrap_or(stack)
 }
 
 pub(super) fn name(frame: &Frame) -> String {
@@ -245,9 +249,10 @@ pub(super) fn name(frame: &Frame) -> String {
 
 pub(super) fn place(frame: &Frame) -> String {
     if let Some(file) = &frame.file {
+        let file = file.strip_prefix("./").unwrap_or(file);
         return match frame.line {
             Some(line) => format!("{file}:{line}"),
-            None => file.clone(),
+            None => file.to_owned(),
         };
     }
     match (&frame.module, &frame.problem) {
@@ -267,7 +272,7 @@ fn init_failure(out: &mut String, failure: &Value, style: &Style) {
     let name = text(failure, "name").unwrap_or_else(|| "an error".to_owned());
     let code = text(failure, "code").map(|code| format!(" ({code})")).unwrap_or_default();
     let device = text(failure, "device").map(|device| format!(" on GPU {device}")).unwrap_or_default();
-    let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "CUDA did not start"));
+    let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "The call that failed"));
     let _ = writeln!(out, "  {api} failed{device} with {name}{code}");
     let frames_of = failure.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
     if let Some(Ok(stack)) = frames_of

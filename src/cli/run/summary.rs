@@ -11,7 +11,7 @@ use crate::cli::terminal::say;
 use crate::record::snapshot::Observer;
 use crate::report::model::Leak;
 use crate::report::symbols::Symbolizer;
-use crate::report::text::{bytes, clean, plural};
+use crate::report::text::{bytes, clean, plural, without_plumbing};
 use crate::report::{Report, Termination};
 
 /// Processes of which something is said; the others are counted.
@@ -150,7 +150,7 @@ fn lines(report: &Report) -> Vec<String> {
 
 /// The function and line that a leak comes from.
 fn origin(leak: &Leak) -> Option<String> {
-    let frame = leak.stack.iter().find(|frame| frame.function.is_some())?;
+    let frame = without_plumbing(&leak.stack).iter().find(|frame| frame.function.is_some())?;
     let function = frame.function.as_deref().unwrap_or_default();
     Some(clean(&match (&frame.file, frame.line) {
         (Some(file), Some(line)) => format!("{function} ({file}:{line})"),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::style::{Style, Tone, bytes, clean, plural};
-use super::{Leak, LeakClass, Report, Termination, name, place};
+use super::{Leak, LeakClass, Report, Termination, name, place, without_plumbing};
 
 /// Names in running text: the list above has them in full.
 const SHORT: Style = Style { colour: false, width: 80 };
@@ -16,7 +16,7 @@ pub(super) fn write(out: &mut String, report: &Report, style: &Style) {
     let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "What to do"));
     for line in lines {
         let mut indent = "  - ";
-        for part in wrap(&line, style.width.saturating_sub(4)) {
+        for part in style.wrap(&line, 4) {
             let _ = writeln!(out, "{indent}{part}");
             indent = "    ";
         }
@@ -79,7 +79,7 @@ fn advice(report: &Report) -> Vec<String> {
 
 fn start_here(leak: &Leak, leaked: u64, count: u64) -> String {
     let share = if count == leak.count { "all of it" } else { "the largest part" };
-    match leak.stack.iter().find(|frame| frame.function.is_some()) {
+    match without_plumbing(&leak.stack).iter().find(|frame| frame.function.is_some()) {
         Some(frame) => format!(
             "Start with {} ({}): it allocated {} of {}, {share}. Free it, or allocate it once and keep it.",
             SHORT.fit(&clean(&name(frame)), 0),
@@ -107,27 +107,4 @@ fn no_lines(leak: &Leak) -> String {
         ),
         None => "There are no source lines. Compile with -g, or install the debug information.".to_owned(),
     }
-}
-
-/// Breaks at blanks, and where there is none for a whole line, within the word.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.clamp(40, 96);
-    let mut lines = vec![String::new()];
-    let words = text.split(' ').flat_map(|word| {
-        let letters: Vec<char> = word.chars().collect();
-        letters.chunks(width).map(|part| part.iter().collect::<String>()).collect::<Vec<_>>()
-    });
-    for word in words {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > 0 && line + 1 + word.chars().count() > width {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(&word);
-        }
-    }
-    lines
 }

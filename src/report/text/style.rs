@@ -64,6 +64,30 @@ impl Style {
         format!("…{kept}")
     }
 
+    /// Running text in lines of a width that reads well, `used` columns aside. Breaks at blanks, and where there
+    /// is none for a whole line, within the word.
+    pub fn wrap(&self, text: &str, used: usize) -> Vec<String> {
+        let width = self.width.saturating_sub(used).clamp(40, 92);
+        let mut lines = vec![String::new()];
+        let words = text.split_ascii_whitespace().flat_map(|word| {
+            let letters: Vec<char> = word.chars().collect();
+            letters.chunks(width).map(|part| part.iter().collect::<String>()).collect::<Vec<_>>()
+        });
+        for word in words {
+            let line = lines.last().map_or(0, |line| line.chars().count());
+            if line > 0 && line + 1 + word.chars().count() > width {
+                lines.push(String::new());
+            }
+            if let Some(line) = lines.last_mut() {
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(&word);
+            }
+        }
+        lines
+    }
+
     fn room(&self, used: usize) -> usize {
         // In a window too narrow for anything the terminal may wrap.
         self.width.saturating_sub(used).max(20)
