@@ -1,6 +1,6 @@
 //! The course that every allocation and every free takes.
 
-use super::guard::{Before, around, thread_id};
+use super::guard::{Step, around_with, thread_id};
 use super::refuse::{self, deny};
 use super::table::Id;
 use crate::cuda::abi::CUresult;
@@ -41,16 +41,18 @@ pub(super) fn allocate(
     got: impl FnOnce(Wanted) -> Got,
     undo: impl FnOnce(Got),
 ) -> CUresult {
-    around(
-        |process| {
-            let Some(wanted) = wanted(process) else { return Before::Pass };
+    around_with(
+        Wanted { device: 0, bytes: 0, owner: 0 },
+        |process, state| {
+            let Some(wanted) = wanted(process) else { return Step::Pass };
+            *state = wanted;
             match refuse::reserve(process, wanted.device, wanted.bytes) {
-                Ok(()) => Before::Then(wanted),
-                Err(denied) => Before::Answer(deny(process, api, wanted.device, wanted.bytes, denied)),
+                Ok(()) => Step::Then,
+                Err(denied) => Step::Answer(deny(process, api, wanted.device, wanted.bytes, denied)),
             }
         },
         real,
-        |process, wanted, code| {
+        |process, &wanted, code| {
             let Some(account) = process.account(wanted.device) else { return code };
             if code != CUDA_SUCCESS {
                 account.release(wanted.bytes);
@@ -104,14 +106,14 @@ pub(super) fn record(process: &Process, api: Id, class: Class, wanted: Wanted, g
 /// One free of a pointer or handle. What was not seen allocated is passed on.
 #[inline(always)]
 pub(super) fn free(class: Class, address: u64, real: impl FnOnce() -> CUresult) -> CUresult {
-    around(
-        |process| match process.index.remove(&process.writer, address, class) {
-            Some(allocation) => Before::Then(allocation),
-            None => Before::Pass,
+    around_with(
+        Allocation::EMPTY,
+        |process, taken| {
+            if process.index.remove_into(&process.writer, address, class, taken) { Step::Then } else { Step::Pass }
         },
         real,
         |process, allocation, code| {
-            freed(process, &allocation, code);
+            freed(process, allocation, code);
             code
         },
     )

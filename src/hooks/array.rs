@@ -101,7 +101,7 @@ fn destroy(class: Class, handle: u64, real: impl FnOnce() -> CUresult) -> CUresu
         },
         real,
         |process, array, code| {
-            freed(process, &array, code);
+            freed(process, array, code);
             if code == CUDA_SUCCESS {
                 vmm::array_destroyed(process, handle);
             }

@@ -55,7 +55,7 @@ hook! {
                 if code != CUDA_SUCCESS {
                     process.contexts.attach(ctx as usize);
                 }
-                settle_owned(process, &owned, code);
+                settle_owned(process, owned, code);
                 code
             },
         )
@@ -135,11 +135,11 @@ fn end_created(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
         real,
         |process, (known, owned), code| {
             if code != CUDA_SUCCESS
-                && let Some(context) = known
+                && let Some(context) = *known
             {
                 process.contexts.add(handle, context);
             }
-            settle_owned(process, &owned, code);
+            settle_owned(process, owned, code);
             code
         },
     )
@@ -159,7 +159,7 @@ fn end_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
             Before::Then((number, process.age_ns()))
         },
         real,
-        |process, (number, before), code| {
+        |process, &(number, before), code| {
             if code == CUDA_SUCCESS && driver::primary_is_active(device) != Some(true) {
                 let handles = process.contexts.primaries(number);
                 let owned = process.index.remove_where(&process.writer, &|allocation| {

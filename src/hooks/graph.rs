@@ -49,11 +49,11 @@ hook! {
             },
             real,
             |process, needs, code| {
-                for (device, _) in &needs {
+                for (device, _) in needs {
                     settle(process, Id::cuGraphLaunch, *device, 0);
                 }
                 if code != CUDA_SUCCESS {
-                    process.graphs.add(hGraphExec as u64, needs);
+                    process.graphs.add(hGraphExec as u64, needs.clone());
                 }
                 code
             },
@@ -72,7 +72,7 @@ hook! {
                 None => Before::Pass,
             },
             real,
-            |process, device, code| {
+            |process, &device, code| {
                 settle(process, Id::cuGraphLaunch, device, 0);
                 code
             },
@@ -144,7 +144,7 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, real: impl FnOnce() -> CUr
         |process, needs, code| {
             if code == CUDA_SUCCESS {
                 // SAFETY: not null, and written by the driver, which succeeded.
-                process.graphs.add(unsafe { *out } as u64, needs);
+                process.graphs.add(unsafe { *out } as u64, needs.clone());
             }
             code
         },
@@ -207,7 +207,7 @@ fn launch(
         real,
         |process, growth, code| {
             for (device, reserved) in growth {
-                settle(process, api, device, reserved);
+                settle(process, api, *device, *reserved);
             }
             code
         },

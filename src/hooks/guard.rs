@@ -20,46 +20,84 @@ pub(super) enum Before<T> {
     Pass,
 }
 
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The driver is not called; this is the answer.
+    Answer(CUresult),
+    /// The driver is called, and then the second half runs.
+    Then,
+    /// The driver is called and nothing else happens.
+    Pass,
+}
+
 /// Runs a hook. `after` may replace the driver's answer.
 #[inline(always)]
 pub(super) fn around<T>(
     before: impl FnOnce(&'static Process) -> Before<T>,
     real: impl FnOnce() -> CUresult,
-    after: impl FnOnce(&'static Process, T, CUresult) -> CUresult,
+    after: impl FnOnce(&'static Process, &T, CUresult) -> CUresult,
+) -> CUresult {
+    around_with(
+        None,
+        |process, state| match before(process) {
+            Before::Answer(code) => Step::Answer(code),
+            Before::Pass => Step::Pass,
+            Before::Then(value) => {
+                *state = Some(value);
+                Step::Then
+            }
+        },
+        real,
+        |process, state, code| state.as_ref().map_or(code, |value| after(process, value, code)),
+    )
+}
+
+/// Like [`around`], for the hooks that run most often: `state` is filled in place. What goes through the return
+/// value of a caught closure is copied several times.
+#[inline(always)]
+pub(super) fn around_with<T>(
+    state: T,
+    before: impl FnOnce(&'static Process, &mut T) -> Step,
+    real: impl FnOnce() -> CUresult,
+    after: impl FnOnce(&'static Process, &T, CUresult) -> CUresult,
 ) -> CUresult {
     let Some(inside) = Inside::enter() else { return real() };
-    let process = inside.process;
-    around_in(process, before, real, after)
+    around_in(inside.process, state, before, real, after)
 }
 
 #[inline(always)]
 fn around_in<P: Copy, T>(
     process: P,
-    before: impl FnOnce(P) -> Before<T>,
+    mut state: T,
+    before: impl FnOnce(P, &mut T) -> Step,
     real: impl FnOnce() -> CUresult,
-    after: impl FnOnce(P, T, CUresult) -> CUresult,
+    after: impl FnOnce(P, &T, CUresult) -> CUresult,
 ) -> CUresult {
-    match quietly(|| before(process)) {
-        Some(Before::Answer(code)) => code,
-        Some(Before::Then(state)) => {
-            let code = real();
-            quietly(|| after(process, state, code)).unwrap_or(code)
+    let mut step = Step::Pass;
+    quietly(|| step = before(process, &mut state));
+    match step {
+        Step::Answer(code) => code,
+        Step::Pass => real(),
+        Step::Then => {
+            let mut code = real();
+            quietly(|| code = after(process, &state, code));
+            code
         }
-        Some(Before::Pass) | None => real(),
     }
 }
 
 /// Runs our own code in somebody else's call: errno stays, and a panic ends here.
 #[inline(always)]
-fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+fn quietly(work: impl FnOnce()) {
     // SAFETY: the thread's own errno.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above; valid for the thread's life.
     let saved = unsafe { *errno };
-    let result = catch_unwind(AssertUnwindSafe(work)).ok();
+    // The panic hook has said what happened.
+    let _ = catch_unwind(AssertUnwindSafe(work));
     // SAFETY: as above.
     unsafe { *errno = saved };
-    result
 }
 
 /// This thread is inside the shim: what the driver calls of itself passes through.
@@ -112,13 +150,14 @@ pub(super) fn start_quietly() -> Verdict {
     if unsafe { std::mem::replace(&mut (*words).inside, 1) } != 0 {
         return Verdict::Busy;
     }
-    let verdict = quietly(|| {
+    let mut verdict = Verdict::Off;
+    quietly(|| {
         silence_panics();
-        process::start()
+        verdict = process::start();
     });
     // SAFETY: as above.
     unsafe { (*words).inside = 0 };
-    verdict.unwrap_or(Verdict::Off)
+    verdict
 }
 
 /// The default hook writes to the application's stderr. This is our own copy of the standard library: a Rust
@@ -165,10 +204,7 @@ mod tests {
         unsafe { *libc::__errno_location() = value };
     }
 
-    fn calls(
-        before: impl FnOnce() -> Before<u8>,
-        after: impl FnOnce(CUresult) -> CUresult,
-    ) -> (u32, CUresult) {
+    fn calls(before: impl FnOnce() -> Step, after: impl FnOnce(CUresult) -> CUresult) -> (u32, CUresult) {
         let count = Cell::new(0);
         let real = || {
             count.set(count.get() + 1);
@@ -177,29 +213,27 @@ mod tests {
             2
         };
         set_errno(7);
-        let code = around_in((), |()| before(), real, |(), _, code| after(code));
+        let code = around_in((), (), |(), ()| before(), real, |(), (), code| after(code));
         (count.get(), code)
     }
 
     #[test]
     fn the_real_function_runs_exactly_once() {
         std::panic::set_hook(Box::new(|_| {}));
-        assert_eq!(calls(|| Before::Then(0), |code| code + 40), (1, 42));
-        assert_eq!(calls(|| Before::Pass, |_| unreachable!()), (1, 2));
+        assert_eq!(calls(|| Step::Then, |code| code + 40), (1, 42));
+        assert_eq!(calls(|| Step::Pass, |_| unreachable!()), (1, 2));
         assert_eq!(calls(|| panic!("before"), |_| unreachable!()), (1, 2));
-        assert_eq!(calls(|| Before::Then(0), |_| panic!("after")), (1, 2));
-        assert_eq!(calls(|| Before::Answer(9), |_| unreachable!()), (0, 9), "unless it is refused");
+        assert_eq!(calls(|| Step::Then, |_| panic!("after")), (1, 2));
+        assert_eq!(calls(|| Step::Answer(9), |_| unreachable!()), (0, 9), "unless it is refused");
     }
 
     #[test]
     fn errno_is_the_drivers() {
-        let dirty = |value| {
-            move || {
-                set_errno(99);
-                value
-            }
+        let dirty = || {
+            set_errno(99);
+            Step::Then
         };
-        calls(dirty(Before::Then(0)), |code| {
+        calls(dirty, |code| {
             set_errno(98);
             code
         });

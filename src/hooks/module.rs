@@ -69,7 +69,7 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
             }
             // SAFETY: not null, and written by the driver, which succeeded.
             let module = unsafe { *out };
-            let bytes = taken(process, &loading);
+            let bytes = taken(process, loading);
             if let Err(denied) = refuse::reserve(process, loading.wanted.device, bytes) {
                 if in_context {
                     driver::unload_module(module)

@@ -104,7 +104,7 @@ fn take(
         },
         real,
         |process, taking, code| {
-            let Taking { wanted, pool, growth } = taking;
+            let &Taking { wanted, pool, growth } = taking;
             if code != CUDA_SUCCESS {
                 settle(process, pool, wanted.device, growth, 0, 0);
                 return code;
@@ -179,7 +179,7 @@ fn give(
         },
         real,
         |process, allocation, code| {
-            super::allocate::freed(process, &allocation, code);
+            super::allocate::freed(process, allocation, code);
             code
         },
     )
@@ -197,7 +197,7 @@ fn and_settle(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
             None => Before::Pass,
         },
         real,
-        |process, device, code| {
+        |process, &device, code| {
             refresh(process, pool, device);
             code
         },
@@ -215,7 +215,7 @@ fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
             None => Before::Pass,
         },
         real,
-        |process, (device, ended), code| {
+        |process, &(device, ended), code| {
             match ended {
                 Some(change) if code == CUDA_SUCCESS => {
                     if let Some(account) = process.account(device) {

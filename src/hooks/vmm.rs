@@ -41,7 +41,7 @@ hook! {
             real,
             |process, ended, code| {
                 if code != CUDA_SUCCESS {
-                    process.memory_map().undo_release(ended);
+                    process.memory_map().undo_release(*ended);
                 } else if ended.gone {
                     gone(process, ended.id);
                 }
@@ -70,7 +70,7 @@ hook! {
             real,
             |process, ended, code| {
                 if code != CUDA_SUCCESS {
-                    process.memory_map().undo_unmap(ended);
+                    process.memory_map().undo_unmap(ended.clone());
                 } else {
                     for mapping in ended.iter().filter(|m| m.gone) {
                         gone(process, mapping.id);
@@ -136,7 +136,7 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: impl FnOnce() -> CUre
         real,
         |process, entries, code| {
             if code == CUDA_SUCCESS {
-                for entry in &entries {
+                for entry in entries {
                     let part = ArrayPart {
                         resource: entry.resource,
                         kind: entry.subresourceType,

@@ -1,20 +1,21 @@
 //! The index from an address or handle to its record.
 //!
 //! Split into stripes so that threads seldom meet. A stripe's lock is held for one look-up in a hash table,
-//! never across a call of the driver. The locks are std's: a futex word each, without the process-wide table
-//! of waiting threads that could be left locked in a forked child.
+//! never across a call of the driver.
 
 use crate::record::layout::{Class, MAX_DEVICES, Record, RecordState, STRIPES};
 use crate::record::writer::Writer;
 use hashbrown::HashTable;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::lock::{Guard, Lock};
 
 /// Records that a stripe takes from the file at a time.
 const BATCH: u32 = 32;
 
 /// What is known of one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Allocation {
     /// Device pointer or handle.
     pub address: u64,
@@ -36,6 +37,21 @@ pub struct Allocation {
     pub born_ns: u64,
 }
 
+impl Allocation {
+    /// A place to be filled.
+    pub const EMPTY: Allocation = Allocation {
+        address: 0,
+        class: Class::Pointer,
+        bytes: 0,
+        device: 0,
+        api: 0,
+        owner: 0,
+        stack: 0,
+        tid: 0,
+        born_ns: 0,
+    };
+}
+
 /// All live allocations of the process.
 pub struct Index {
     stripes: [Stripe; STRIPES],
@@ -43,9 +59,10 @@ pub struct Index {
 
 #[repr(align(64))]
 struct Stripe {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
 }
 
+#[derive(Default)]
 struct Inner {
     /// Indices of records; the key is read from the record itself.
     table: HashTable<u32>,
@@ -55,38 +72,49 @@ struct Inner {
 
 impl Default for Index {
     fn default() -> Self {
-        let stripe = || Stripe { inner: Mutex::new(Inner { table: HashTable::new(), empty: Vec::new() }) };
-        Index { stripes: std::array::from_fn(|_| stripe()) }
+        Index { stripes: std::array::from_fn(|_| Stripe { inner: Lock::default() }) }
     }
 }
 
 impl Index {
     /// Adds an allocation. An older one at the same place is answered: the driver gave the address out again,
     /// so the older one has ended without our seeing it. `Err`: there was no memory for a record.
+    #[inline]
     pub fn insert(&self, writer: &Writer, new: &Allocation) -> Result<Option<Allocation>, NoRecord> {
         let hash = hash_of(new.address, new.class);
         let stripe_number = stripe_of(hash);
         let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
-        let older = inner.take(writer, hash, new.address, new.class);
+        let mut older = Allocation::EMPTY;
+        let found = inner.take(writer, hash, new.address, new.class, &mut older);
         count(writer, stripe_number, new.device, |counts| &counts.alloc);
-        if let Some(older) = &older {
+        if found {
             count(writer, stripe_number, older.device, |counts| &counts.free);
         }
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         let record = writer.record(index).ok_or(NoRecord)?;
         store(record, new);
         inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
-        Ok(older)
+        Ok(found.then_some(older))
     }
 
     /// Removes an allocation, before the driver frees it: from then on the driver may give the address to
     /// another thread. [`Index::restore`] puts it back when the driver refuses.
     pub fn remove(&self, writer: &Writer, address: u64, class: Class) -> Option<Allocation> {
+        let mut taken = Allocation::EMPTY;
+        self.remove_into(writer, address, class, &mut taken).then_some(taken)
+    }
+
+    /// [`Index::remove`] for the path that every free takes: false where there is none.
+    #[inline]
+    pub fn remove_into(&self, writer: &Writer, address: u64, class: Class, taken: &mut Allocation) -> bool {
         let hash = hash_of(address, class);
         let stripe_number = stripe_of(hash);
-        let taken = self.lock(stripe_number)?.take(writer, hash, address, class)?;
-        count(writer, stripe_number, taken.device, |counts| &counts.free);
-        Some(taken)
+        let Some(mut inner) = self.lock(stripe_number) else { return false };
+        let found = inner.take(writer, hash, address, class, taken);
+        if found {
+            count(writer, stripe_number, taken.device, |counts| &counts.free);
+        }
+        found
     }
 
     /// Puts back what [`Index::remove`] took.
@@ -139,9 +167,9 @@ impl Index {
         removed
     }
 
-    fn lock(&self, stripe: usize) -> Option<MutexGuard<'_, Inner>> {
-        // A poisoned stripe is still sound: a panic between two steps loses one record at most.
-        Some(self.stripes.get(stripe)?.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    #[inline]
+    fn lock(&self, stripe: usize) -> Option<Guard<'_, Inner>> {
+        Some(self.stripes.get(stripe)?.inner.lock())
     }
 }
 
@@ -150,15 +178,16 @@ impl Index {
 pub struct NoRecord;
 
 impl Inner {
-    fn take(&mut self, writer: &Writer, hash: u64, address: u64, class: Class) -> Option<Allocation> {
-        let found = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)).ok()?;
+    #[inline]
+    fn take(&mut self, writer: &Writer, hash: u64, address: u64, class: Class, into: &mut Allocation) -> bool {
+        let Ok(found) = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)) else { return false };
         let index = *found.get();
         found.remove();
-        let record = writer.record(index)?;
-        let allocation = load(record);
+        let Some(record) = writer.record(index) else { return false };
+        let known = load_into(record, into);
         clear(record);
         self.empty.push(index);
-        allocation
+        known
     }
 
     fn empty_record(&mut self, writer: &Writer) -> Option<u32> {
@@ -217,19 +246,25 @@ fn clear(record: &Record) {
 }
 
 fn load(record: &Record) -> Option<Allocation> {
+    let mut allocation = Allocation::EMPTY;
+    load_into(record, &mut allocation).then_some(allocation)
+}
+
+#[inline]
+fn load_into(record: &Record, into: &mut Allocation) -> bool {
     let kind = record.kind.load(Ordering::Relaxed);
-    Some(Allocation {
-        address: record.address.load(Ordering::Relaxed),
-        class: Class::from_u8((kind >> 8) as u8)?,
-        bytes: record.bytes.load(Ordering::Relaxed),
-        // The file could have been written to by somebody else.
-        device: (record.place.load(Ordering::Relaxed) as u8).min(MAX_DEVICES as u8 - 1),
-        api: (kind >> 16) as u16,
-        owner: record.owner.load(Ordering::Relaxed),
-        stack: record.stack.load(Ordering::Relaxed),
-        tid: record.tid.load(Ordering::Relaxed),
-        born_ns: record.born_ns.load(Ordering::Relaxed),
-    })
+    let Some(class) = Class::from_u8((kind >> 8) as u8) else { return false };
+    into.address = record.address.load(Ordering::Relaxed);
+    into.class = class;
+    into.bytes = record.bytes.load(Ordering::Relaxed);
+    // The file could have been written to by somebody else.
+    into.device = (record.place.load(Ordering::Relaxed) as u8).min(MAX_DEVICES as u8 - 1);
+    into.api = (kind >> 16) as u16;
+    into.owner = record.owner.load(Ordering::Relaxed);
+    into.stack = record.stack.load(Ordering::Relaxed);
+    into.tid = record.tid.load(Ordering::Relaxed);
+    into.born_ns = record.born_ns.load(Ordering::Relaxed);
+    true
 }
 
 /// Only the holder of the stripe's lock writes its counters, so no read-modify-write is needed.

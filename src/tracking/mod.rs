@@ -3,6 +3,7 @@
 pub mod contexts;
 pub mod graphs;
 pub mod index;
+mod lock;
 pub mod memory_map;
 pub mod pools;
 pub mod stacks;
