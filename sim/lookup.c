@@ -1,4 +1,5 @@
 /* Which function an application gets when it asks by name, version and flags; the private tables. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "sim.h"
@@ -64,15 +65,33 @@ static CUresult retain_primary(CUcontext *ctx, CUdevice device) {
     return primary_retain(ctx, device);
 }
 
+#define FOUR(f) f, f, f, f
+
 /* The runtime makes its context through slot 2 of this one. Constant but for the relocations, so
- * that it lies, like the real one, in a page that is read-only once the library is loaded. */
-static void *const primary_table[11] = {
-    (void *)(uintptr_t)sizeof primary_table, harmless, retain_primary, harmless, harmless, harmless,
-    harmless, harmless, harmless, harmless, harmless,
+ * that it lies, like the real one, in a page that is read-only once the library is loaded. It says
+ * that it has 11 slots, as libcuda 535's does; runtime 13.5 calls slot 12 all the same, so there are
+ * more behind those. */
+static void *const primary_table[32] = {
+    (void *)88, harmless, retain_primary, harmless, FOUR(harmless), FOUR(harmless), FOUR(harmless),
+    FOUR(harmless), FOUR(harmless), FOUR(harmless), FOUR(harmless),
 };
-static void *const small_table[16] = {
-    (void *)(uintptr_t)sizeof small_table, harmless, harmless, harmless, harmless, harmless, harmless, harmless,
-    harmless, harmless, harmless, harmless, harmless, harmless, harmless, harmless,
+/* The runtime goes no further than its contexts without the two buffers of its callback table. From
+ * the heap, because runtime 13.5 reads them at exit, when it may have closed this library. */
+static CUresult callback_buffer(void **buffer, size_t *size) {
+    enum { SIZE = 1024 };
+    static void *none;
+    if (!none) none = calloc(1, SIZE);
+    if (!none) return CUDA_ERROR_OUT_OF_MEMORY;
+    *buffer = none;
+    *size = SIZE;
+    return CUDA_SUCCESS;
+}
+static void *const callback_table[8] = {
+    (void *)(uintptr_t)sizeof callback_table, harmless, callback_buffer, harmless, harmless, harmless, callback_buffer, harmless,
+};
+static void *const small_table[32] = {
+    (void *)(uintptr_t)sizeof small_table, harmless, harmless, harmless, FOUR(harmless), FOUR(harmless),
+    FOUR(harmless), FOUR(harmless), FOUR(harmless), FOUR(harmless), FOUR(harmless),
 };
 
 static const struct {
@@ -80,7 +99,7 @@ static const struct {
     void *const *table;
 } tables[] = {
     {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}, primary_table},
-    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66}, small_table},
+    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66}, callback_table},
     {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc}, small_table},
     {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93}, small_table},
 };
