@@ -36,6 +36,12 @@ pub fn install(directory: &Path, environment: &mut Environment) -> Result<(), Fa
     Ok(())
 }
 
+/// Takes the simulated GPU out of a directory again, when nothing runs on it and the directory stays.
+pub fn remove(directory: &Path) {
+    // What remains of it is in the way of nobody.
+    let _ = fs::remove_dir_all(directory.join("sim"));
+}
+
 impl Bundled {
     /// Writes the file into a folder, unless it is there already.
     pub fn extract(&self, folder: &Path) -> Result<(), Failure> {

@@ -96,6 +96,9 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     // Who is still running needs the directory, and so does a reader of the summary.
     if something_to_say.keeps_directory || ended.others_run {
         directory.keep();
+        if directory.is_private() && !ended.others_run {
+            bundle::remove(directory.path());
+        }
     }
     Ok(ExitCode::from(ended.exit_status()))
 }

@@ -117,7 +117,8 @@ fn create(api: Id, out: *mut CUcontext, device: CUdevice, real: impl FnOnce() ->
     )
 }
 
-fn made(process: &Process, context: CUcontext, device: CUdevice, origin: Origin) {
+/// A context has been made: what it is for, and that a thread may be started.
+pub(super) fn made(process: &Process, context: CUcontext, device: CUdevice, origin: Origin) {
     if let Some(device) = device_number(device) {
         process.contexts.add(context as usize, Context { device, origin });
         refuse::account(process, device);

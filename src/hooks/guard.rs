@@ -142,6 +142,17 @@ fn start_here() -> Option<&'static Process> {
     }
 }
 
+/// Runs work of our own outside a hooked call, with the thread marked, errno kept and panics caught.
+#[cold]
+pub(super) fn shielded(work: impl FnOnce()) {
+    let words = cuwarden_arch::thread_words();
+    // SAFETY: the thread's own words.
+    let outer = unsafe { std::mem::replace(&mut (*words).inside, 1) };
+    quietly(work);
+    // SAFETY: as above.
+    unsafe { (*words).inside = outer };
+}
+
 /// [`process::start`] with the thread marked, so that nothing it does comes back to us.
 #[cold]
 pub(super) fn start_quietly() -> Verdict {

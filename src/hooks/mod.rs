@@ -15,6 +15,7 @@ mod linear;
 pub mod lookup;
 mod module;
 mod pool;
+mod private_table;
 mod refuse;
 pub mod table;
 mod vmm;

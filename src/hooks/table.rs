@@ -2,7 +2,7 @@
 //!
 //! The exported names of the shim, the look-ups by name and the look-ups by address all come from this list.
 
-use super::{array, context, graph, info, init, linear, module, pool, vmm};
+use super::{array, context, graph, info, init, linear, module, pool, private_table, vmm};
 use crate::cuda::abi::CUresult;
 use core::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -16,6 +16,7 @@ macro_rules! for_each_driver_hook {
             cuGetProcAddress => init,
             cuGetProcAddress_v2 => init,
             cuGetProcAddress_v2_ptsz => init,
+            cuGetExportTable => private_table,
 
             cuCtxCreate => context,
             cuCtxCreate_v2 => context,
