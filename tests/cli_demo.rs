@@ -105,6 +105,14 @@ fn a_leak_is_reported_at_exit_and_told_on_stderr() {
         report["leaks"].as_array().unwrap().iter().map(|leak| leak["bytes"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [3 << 20, 1 << 20]);
     run(&mut cuwarden(&temp, &["report", "reports", "--fail-on-leak"])).exited(1);
+
+    // Without a folder for reports the record file stays, and nothing else.
+    let out = run(&mut cuwarden(&temp, &["run", "--sim", "--", program.to_str().unwrap()])).exited(7);
+    let kept = Path::new(out.stderr.trim_end().rsplit(' ').next().unwrap());
+    assert!(kept.join("proc").is_dir() && !kept.join("sim").exists(), "{}", out.stderr);
+    let shown = run(&mut cuwarden(&temp, &["report", kept.to_str().unwrap()])).succeeded();
+    assert!(shown.stdout.contains("program.c:"), "{}", shown.stdout);
+    std::fs::remove_dir_all(kept).unwrap();
 }
 
 #[test]

@@ -33,11 +33,8 @@ First steps:
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program, and all that it starts, tracked and within a quota
     Run(run::Arguments),
-    /// See the main job at work on a simulated GPU
     Demo(demo::Arguments),
-    /// Show what a process has not freed, or holds now
     Report(report::Arguments),
 }
 

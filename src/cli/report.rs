@@ -21,8 +21,10 @@ Examples:
   cuwarden report --format json cuwarden-4242.json    with names and source lines, for scripts
   cuwarden report --fail-on-leak reports || exit 1    a gate for CI
 
-Exit status: 0; 1 with --fail-on-leak where a process that has ended left memory allocated;
-64 used wrongly; 66 PATH cannot be read. A folder gives a JSON array.")]
+As JSON, a folder gives an array.
+
+Exit status: 0; 1 with --fail-on-leak where a process that has ended left memory allocated; 64 used wrongly; 66 PATH \
+cannot be read.")]
 pub struct Arguments {
     /// A report, a record file, or a folder of them
     path: PathBuf,

@@ -24,19 +24,24 @@ pub use shim::find as find_shim;
 /// A summary goes to stderr where there is something to say: a leak, a refused request, a process that was
 /// killed, CUDA that did not start.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "cuwarden run [OPTIONS] -- <CMD>...",
+    after_help = "\
 Examples:
   cuwarden run -- python train.py
   cuwarden run --memory-limit 4GiB --report reports -- ./app --input data
   cuwarden run --memory-limit '0=4GiB,*=2GiB' --label arm=A --label cuda=12.4 -- ./app
   cuwarden run --sim -- ./app          on a simulated GPU, where there is none
 
-The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD,
-so what is there already keeps its place. AddressSanitizer must come first: put its library into LD_PRELOAD.
+The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD, so \
+what is there already keeps its place. A program with AddressSanitizer needs that first: \
+LD_PRELOAD=$(cc -print-file-name=libasan.so) cuwarden run -- ./app
+
 Preloading is cooperative: it does not reach setuid, statically linked or 32-bit programs.
 
-Exit status: the program's; 128+N when signal N ended it; 127 no such program; 126 it cannot be executed;
-125 cuwarden could not do its part; 64 used wrongly.")]
+Exit status: the program's; 128+N when signal N ended it; 127 no such program; 126 it cannot be executed; 125 cuwarden \
+could not do its part; 64 used wrongly."
+)]
 pub struct Arguments {
     /// Quota: 4GiB for every device, or by CUDA ordinal or UUID, 0=4GiB,GPU-<uuid>=8GiB,*=2GiB
     #[arg(long, value_name = "SPEC", value_parser = memory_limit)]
