@@ -113,17 +113,16 @@ API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length) {
     return text(version, length, value);
 }
 
-/* These two answer without initialisation too, as the real ones do. */
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
-    ENTER_ANY(nvmlSystemGetCudaDriverVersion);
-    REQUIRE(version && sim_config());
+    ENTER(nvmlSystemGetCudaDriverVersion);
+    REQUIRE(version);
     *version = sim_config()->driver;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    ENTER_ANY(nvmlSystemGetCudaDriverVersion_v2);
-    REQUIRE(version && sim_config());
+    ENTER(nvmlSystemGetCudaDriverVersion_v2);
+    REQUIRE(version);
     *version = sim_config()->driver;
     return NVML_SUCCESS;
 }

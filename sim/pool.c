@@ -46,6 +46,7 @@ static struct pool *current_of(int device) {
 }
 
 static void shrink(struct pool *p, uint64_t keep) {
+    if (keep >= p->reserved) return; /* the usual threshold is "all", which cannot be rounded up */
     uint64_t used = align_up(p->used, STEP), wanted = align_up(keep, STEP);
     if (wanted < used) wanted = used;
     if (wanted >= p->reserved) return;
