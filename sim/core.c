@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 struct books *sim_books;
-struct book_slot *sim_slot;
-bool sim_null;
+struct book_slot *_Atomic sim_slot;
+atomic_bool sim_null;
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int owner_pid; /* who called cuInit; a forked child is somebody else */
@@ -38,12 +38,13 @@ CUresult sim_start(void) {
 
 CUresult call_enter(struct call *c, enum function_id id, enum need need) {
     bool forked = sim_forked();
-    if (sim_slot && !forked) atomic_fetch_add_explicit(&sim_slot->calls[id], 1, memory_order_relaxed);
+    struct book_slot *slot = sim_slot;
+    if (slot && !forked) atomic_fetch_add_explicit(&slot->calls[id], 1, memory_order_relaxed);
     CUresult injected = sim_injected(function_names[id]);
     if (injected) return injected;
     if (need == NEED_NOTHING) return CUDA_SUCCESS;
     /* Before the lock: in a forked child a thread that no longer exists may hold it. */
-    if (forked || !sim_slot) return CUDA_ERROR_NOT_INITIALIZED;
+    if (forked || !slot) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&process_lock);
     c->locked = true;
     return need == NEED_CONTEXT ? context_state() : CUDA_SUCCESS;

@@ -3,7 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct graph *graph_new(void) { return object_new(OBJECT_GRAPH, sizeof(struct graph), NULL); }
+struct graph *graph_new(void) {
+    static unsigned long long next_id = 1;
+    struct graph *g = object_new(OBJECT_GRAPH, sizeof *g, NULL);
+    g->id = next_id++;
+    return g;
+}
 
 struct node *graph_add(struct graph *g, int type) {
     struct node *n = object_new(OBJECT_NODE, sizeof *n, NULL);
@@ -20,10 +25,10 @@ struct node *graph_add(struct graph *g, int type) {
 
 void node_depends(struct node *n, const CUgraphNode *deps, size_t count) {
     if (!count) return;
-    n->deps = malloc(count * sizeof *deps);
+    n->deps = realloc(n->deps, (n->dep_count + count) * sizeof *deps);
     if (!n->deps) abort();
-    memcpy(n->deps, deps, count * sizeof *deps);
-    n->dep_count = count;
+    memcpy(n->deps + n->dep_count, deps, count * sizeof *deps);
+    n->dep_count += count;
 }
 
 struct node *graph_add_alloc(struct graph *g, size_t bytes, int device) {

@@ -29,6 +29,7 @@ struct graph {
     struct node **nodes;
     size_t count, room;
     bool is_child;
+    unsigned long long id; /* a later graph may have the same address */
     int instances; /* live executables, counted where memory nodes allow one only */
 };
 

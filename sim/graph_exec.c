@@ -15,8 +15,8 @@ struct step {
 
 struct exec {
     struct object object;
-    struct graph *graph;
-    unsigned long long flags;
+    struct graph *graph; /* where its memory allows one executable only */
+    unsigned long long graph_id, flags;
     struct step *steps;
     size_t count;
 };
@@ -116,6 +116,15 @@ static CUresult run(struct exec *e) {
     return CUDA_SUCCESS;
 }
 
+static void end(struct exec *e) {
+    for (size_t i = 0; i < e->count; i++)
+        if (e->steps[i].memory) memory_unref(e->steps[i].memory);
+    struct graph *g = e->graph ? object_find(OBJECT_GRAPH, e->graph) : NULL;
+    if (g && g->id == e->graph_id) g->instances--;
+    free(e->steps);
+    object_free(e);
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
     struct graph *g = object_find(OBJECT_GRAPH, handle);
     REQUIRE(out && g && !(flags & ~15ULL));
@@ -127,10 +136,14 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
     flatten(e, g);
     if (memory) {
         e->graph = g;
+        e->graph_id = g->id;
         g->instances++;
     }
     CUresult result = flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD ? reserve(e) : CUDA_SUCCESS;
-    *out = (CUgraphExec)e;
+    if (result)
+        end(e);
+    else
+        *out = (CUgraphExec)e;
     return result;
 }
 
@@ -184,13 +197,13 @@ static CUresult start(CUgraphExec handle, CUstream stream, bool per_thread, bool
 }
 
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    if (sim_null) return CUDA_SUCCESS;
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return CUDA_SUCCESS;
     ENTER(cuGraphLaunch, NEED_CONTEXT);
     return start(exec, stream, false, true);
 }
 
 API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    if (sim_null) return CUDA_SUCCESS;
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return CUDA_SUCCESS;
     ENTER(cuGraphLaunch_ptsz, NEED_CONTEXT);
     return start(exec, stream, true, true);
 }
@@ -209,11 +222,7 @@ API CUresult cuGraphExecDestroy(CUgraphExec handle) {
     ENTER(cuGraphExecDestroy, NEED_INIT);
     struct exec *e = object_find(OBJECT_EXEC, handle);
     REQUIRE(e);
-    for (size_t i = 0; i < e->count; i++)
-        if (e->steps[i].memory) memory_unref(e->steps[i].memory);
-    if (object_find(OBJECT_GRAPH, e->graph)) e->graph->instances--;
-    free(e->steps);
-    object_free(e);
+    end(e);
     return CUDA_SUCCESS;
 }
 

@@ -32,7 +32,7 @@ static struct block *allocate(enum block_kind kind, enum book_kind book, size_t 
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
-    if (sim_null) return null_alloc(ptr, bytes);
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return null_alloc(ptr, bytes);
     ENTER(cuMemAlloc_v2, NEED_CONTEXT);
     REQUIRE(ptr && bytes);
     FORBIDDEN_IN_CAPTURE();
@@ -116,7 +116,7 @@ static CUresult release(CUdeviceptr ptr) {
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr ptr) {
-    if (sim_null) return null_free(ptr);
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return null_free(ptr);
     ENTER(cuMemFree_v2, NEED_CONTEXT);
     return release(ptr);
 }
@@ -134,7 +134,7 @@ static void figures(size_t *free_bytes, size_t *total) {
 }
 
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    if (sim_null) {
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) {
         REQUIRE(free_bytes && total);
         *free_bytes = *total = sim_books->device[0].total;
         return CUDA_SUCCESS;

@@ -44,8 +44,8 @@ void call_leave(struct call *c);
 /* ---- the process's state; all of it under the process lock ------------------------------ */
 
 extern struct books *sim_books;
-extern struct book_slot *sim_slot;
-extern bool sim_null; /* CUWARDEN_SIM_NULL, known from cuInit on */
+extern struct book_slot *_Atomic sim_slot; /* set last: who sees it sees the rest */
+extern atomic_bool sim_null; /* CUWARDEN_SIM_NULL, known from cuInit on */
 
 CUresult sim_start(void);
 bool sim_forked(void);

@@ -306,7 +306,7 @@ static CUresult launch(CUfunction function, CUstream stream, bool per_thread) {
         unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra
 
 API CUresult cuLaunchKernel(LAUNCH_ARGS) {
-    if (sim_null) return CUDA_SUCCESS;
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return CUDA_SUCCESS;
     ENTER(cuLaunchKernel, NEED_CONTEXT);
     REQUIRE(gx && gy && gz && bx && by && bz);
     (void)shared, (void)params, (void)extra;
@@ -314,7 +314,7 @@ API CUresult cuLaunchKernel(LAUNCH_ARGS) {
 }
 
 API CUresult cuLaunchKernel_ptsz(LAUNCH_ARGS) {
-    if (sim_null) return CUDA_SUCCESS;
+    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return CUDA_SUCCESS;
     ENTER(cuLaunchKernel_ptsz, NEED_CONTEXT);
     REQUIRE(gx && gy && gz && bx && by && bz);
     (void)shared, (void)params, (void)extra;
