@@ -14,4 +14,5 @@ pub mod process;
 pub mod record;
 pub mod report;
 pub mod stack;
+mod sync;
 pub mod tracking;

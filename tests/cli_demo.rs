@@ -77,7 +77,8 @@ fn the_demo_shows_three_results() {
         "67108864 (64.0 MiB)",
         "init_failure",
         "CUDA_ERROR_DEVICE_UNAVAILABLE",
-        &format!("make_context  demo/forgetful.c:{}", line_of("error = cuDevicePrimaryCtxRetain")),
+        "cudaFree(NULL): initialization error",
+        &format!("make_context  demo/forgetful.c:{}", line_of("error = cudaFree(NULL)")),
     ] {
         assert!(out.stdout.contains(words), "{words:?} is missing in:\n{}", out.stdout);
     }

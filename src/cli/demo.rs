@@ -101,12 +101,12 @@ fn second_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
 
 fn third_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
     // 46 is CUDA_ERROR_DEVICE_UNAVAILABLE.
-    let act = stage.play("start", &[], "cuDevicePrimaryCtxRetain=46")?;
+    let act = stage.play("start", &[], "slot2=46")?;
     say.opening("Act 3: the device refuses to start", "cuwarden run --sim -- ./forgetful start", &act)?;
     say.words(
         "Here the simulated driver was told to refuse a context, as a real one does when another process has the \
-         device to itself. The program says no more than the line above, as many programs do. The event says what \
-         failed, on which device, and what the number means:",
+         device to itself. The CUDA runtime turns whatever the driver said into \"initialization error\", and that is \
+         all that the program can know. The event says what failed, on which device, and the driver's own code:",
     )?;
     let event = act.event("init_failure")?;
     say.fields(&event, &["event", "device", "api", "code", "name"])?;

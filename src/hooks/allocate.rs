@@ -1,10 +1,11 @@
 //! The course that every allocation and every free takes.
 
-use super::guard::{Step, around_with, thread_id};
+use super::guard::{Step, around_with};
 use super::refuse::{self, deny};
 use super::table::Id;
 use crate::cuda::abi::CUresult;
 use crate::cuda::error::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+use crate::ledger::Reserved;
 use crate::process::Process;
 use crate::record::layout::Class;
 use crate::tracking::index::Allocation;
@@ -42,17 +43,20 @@ pub(super) fn allocate(
     undo: impl FnOnce(Got),
 ) -> CUresult {
     around_with(
-        Wanted { device: 0, bytes: 0, owner: 0 },
-        |process, state| {
+        (Wanted { device: 0, bytes: 0, owner: 0 }, Reserved { may_be_peak: false }),
+        |process, (wanted_state, reserved_state)| {
             let Some(wanted) = wanted(process) else { return Step::Pass };
-            *state = wanted;
+            *wanted_state = wanted;
             match refuse::reserve(process, wanted.device, wanted.bytes) {
-                Ok(()) => Step::Then,
+                Ok(reserved) => {
+                    *reserved_state = reserved;
+                    Step::Then
+                }
                 Err(denied) => Step::Answer(deny(process, api, wanted.device, wanted.bytes, denied)),
             }
         },
         real,
-        |process, &wanted, code| {
+        |process, &(wanted, mut reserved), code| {
             let Some(account) = process.account(wanted.device) else { return code };
             if code != CUDA_SUCCESS {
                 account.release(wanted.bytes);
@@ -61,16 +65,19 @@ pub(super) fn allocate(
             let got = got(wanted);
             if got.bytes > wanted.bytes {
                 // The driver took more than could be known before.
-                if let Err(denied) = account.reserve(got.bytes - wanted.bytes) {
-                    undo(got);
-                    account.release(wanted.bytes);
-                    deny(process, api, wanted.device, got.bytes, denied);
-                    return CUDA_ERROR_OUT_OF_MEMORY;
+                match account.reserve(got.bytes - wanted.bytes) {
+                    Ok(more) => reserved.may_be_peak |= more.may_be_peak,
+                    Err(denied) => {
+                        undo(got);
+                        account.release(wanted.bytes);
+                        deny(process, api, wanted.device, got.bytes, denied);
+                        return CUDA_ERROR_OUT_OF_MEMORY;
+                    }
                 }
-            } else {
+            } else if got.bytes < wanted.bytes {
                 account.release(wanted.bytes - got.bytes);
             }
-            account.granted();
+            account.granted(reserved);
             record(process, api, class, wanted, got);
             code
         },
@@ -89,7 +96,7 @@ pub(super) fn record(process: &Process, api: Id, class: Class, wanted: Wanted, g
         api: api.api_number(),
         owner: wanted.owner,
         stack: if depth == 0 { 0 } else { process.stacks.capture(&process.writer, depth) },
-        tid: thread_id(process),
+        tid: process.thread_id(),
         born_ns: process.age_ns(),
     };
     match process.index.insert(&process.writer, &allocation) {
@@ -109,7 +116,11 @@ pub(super) fn free(class: Class, address: u64, real: impl FnOnce() -> CUresult) 
     around_with(
         Allocation::EMPTY,
         |process, taken| {
-            if process.index.remove_into(&process.writer, address, class, taken) { Step::Then } else { Step::Pass }
+            if process.index.remove_into(&process.writer, address, class, taken) {
+                Step::Then
+            } else {
+                Step::Pass
+            }
         },
         real,
         |process, allocation, code| {

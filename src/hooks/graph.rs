@@ -228,7 +228,7 @@ fn reserve(process: &Process, api: Id, device: u8, bytes: u64) -> Result<u64, cr
     };
     settle(process, api, device, 0);
     let wanted = growth();
-    refuse::reserve(process, device, wanted).map(|()| wanted)
+    refuse::reserve(process, device, wanted).map(|_| wanted)
 }
 
 /// The granularity of graph memory on the drivers known.

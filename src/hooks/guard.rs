@@ -185,21 +185,6 @@ fn silence_panics() {
     }));
 }
 
-/// The thread's id, asked of the kernel once.
-#[inline]
-pub(super) fn thread_id(process: &Process) -> u32 {
-    let words = cuwarden_arch::thread_words();
-    // A forked child's only thread has the words of the thread that forked it.
-    let generation = u64::from(process.pid()) << 32;
-    // SAFETY: the thread's own words.
-    unsafe {
-        if (*words).tid & !0xffff_ffff != generation || (*words).tid as u32 == 0 {
-            (*words).tid = generation | u64::from(crate::event::thread_id());
-        }
-        (*words).tid as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,6 @@ use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
 use crate::ledger::Account;
 use crate::policy::quota::shown;
-use std::sync::atomic::Ordering;
 
 hook! {
     fn cuMemGetInfo(free: *mut u32, total: *mut u32) |real| {
@@ -55,12 +54,7 @@ fn memory_info(
         |_, account, code| {
             if code == CUDA_SUCCESS {
                 let (free, total) = read();
-                let shown = shown(
-                    free,
-                    total,
-                    account.used.load(Ordering::Relaxed),
-                    account.limit.load(Ordering::Relaxed),
-                );
+                let shown = shown(free, total, account.used(), account.limit());
                 write(shown.free, shown.total);
             }
             code
@@ -84,13 +78,13 @@ fn total_memory(
         |_, account, code| {
             if code == CUDA_SUCCESS {
                 let real_total = read();
-                write(shown(real_total, real_total, 0, account.limit.load(Ordering::Relaxed)).total);
+                write(shown(real_total, real_total, 0, account.limit()).total);
             }
             code
         },
     )
 }
 
-fn limited(account: Option<Account<'static>>) -> Option<Account<'static>> {
-    account.filter(|account| account.limit.load(Ordering::Relaxed) != 0)
+fn limited(account: Option<Account<'_>>) -> Option<Account<'_>> {
+    account.filter(|account| account.limit() != 0)
 }

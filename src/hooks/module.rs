@@ -14,7 +14,6 @@ use crate::cuda::error::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use crate::process::Process;
 use crate::record::layout::Class;
 use core::ffi::{c_char, c_void};
-use std::sync::atomic::Ordering;
 
 hook! {
     fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) |real| {
@@ -57,7 +56,7 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
                 return Before::Pass;
             };
             let Some(account) = refuse::account(process, device) else { return Before::Pass };
-            let charged_before = account.used.load(Ordering::Relaxed);
+            let charged_before = account.used();
             let Some(free_before) = quiet_free_memory() else { return Before::Pass };
             let owner = if in_context { context as u64 } else { 0 };
             Before::Then(Loading { wanted: Wanted { device, bytes: 0, owner }, free_before, charged_before })
@@ -70,17 +69,21 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
             // SAFETY: not null, and written by the driver, which succeeded.
             let module = unsafe { *out };
             let bytes = taken(process, loading);
-            if let Err(denied) = refuse::reserve(process, loading.wanted.device, bytes) {
-                if in_context {
-                    driver::unload_module(module)
-                } else {
-                    driver::unload_library(module)
+            match refuse::reserve(process, loading.wanted.device, bytes) {
+                Ok(reserved) => {
+                    if let Some(account) = process.account(loading.wanted.device) {
+                        account.granted(reserved);
+                    }
                 }
-                deny(process, api, loading.wanted.device, bytes, denied);
-                return CUDA_ERROR_OUT_OF_MEMORY;
-            }
-            if let Some(account) = process.account(loading.wanted.device) {
-                account.granted();
+                Err(denied) => {
+                    if in_context {
+                        driver::unload_module(module);
+                    } else {
+                        driver::unload_library(module);
+                    }
+                    deny(process, api, loading.wanted.device, bytes, denied);
+                    return CUDA_ERROR_OUT_OF_MEMORY;
+                }
             }
             record(process, api, Class::Module, loading.wanted, Got { address: module as u64, bytes });
             code
@@ -90,7 +93,7 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
 
 fn taken(process: &Process, loading: &Loading) -> u64 {
     let Some(free_after) = quiet_free_memory() else { return 0 };
-    let charged_after = process.account(loading.wanted.device).map_or(0, |a| a.used.load(Ordering::Relaxed));
+    let charged_after = process.account(loading.wanted.device).map_or(0, |a| a.used());
     let difference = i128::from(loading.free_before) - i128::from(free_after);
     let ours = i128::from(charged_after) - i128::from(loading.charged_before);
     u64::try_from(difference - ours).unwrap_or(0)

@@ -10,6 +10,7 @@ use super::refuse::{self, context_device, current, deny, device_number};
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
+use crate::ledger::Reserved;
 use crate::process::Process;
 use crate::record::layout::Class;
 use crate::tracking::index::Allocation;
@@ -92,10 +93,10 @@ fn take(
             }
             // What was reserved may have been given back since: then the books are on the safe side.
             let growth = process.pools.expected_growth(pool as u64, device, wanted.bytes);
-            let reserved = refuse::reserve(process, device, growth).map(|()| growth).or_else(|_| {
+            let reserved = refuse::reserve(process, device, growth).map(|_| growth).or_else(|_| {
                 // The trim may have changed what is needed.
                 let growth = process.pools.expected_growth(pool as u64, device, wanted.bytes);
-                refuse::reserve(process, device, growth).map(|()| growth)
+                refuse::reserve(process, device, growth).map(|_| growth)
             });
             match reserved {
                 Ok(growth) => Before::Then(Taking { wanted, pool, growth }),
@@ -276,7 +277,7 @@ pub(super) fn charge(process: &Process, device: u8, before: u64, after: u64, res
         account.force(needed - covered);
     } else {
         account.release(covered - needed);
-        account.granted();
+        account.granted(Reserved { may_be_peak: true });
     }
 }
 

@@ -109,8 +109,14 @@ impl Page {
             if from > start || start + bytes > to {
                 return None;
             }
-            let bit = |at: usize, letter: u8, flag: i32| if rest.as_bytes().get(at) == Some(&letter) { flag } else { 0 };
-            Some(bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC))
+            let bit = |at: usize, letter: u8, flag: i32| {
+                if rest.as_bytes().get(at) == Some(&letter) { flag } else { 0 }
+            };
+            Some(
+                bit(0, b'r', libc::PROT_READ)
+                    | bit(1, b'w', libc::PROT_WRITE)
+                    | bit(2, b'x', libc::PROT_EXEC),
+            )
         })?;
         Some(Page { start, bytes, protection })
     }

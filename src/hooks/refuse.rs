@@ -4,7 +4,7 @@ use super::driver;
 use super::table::Id;
 use crate::cuda::abi::{CUdevice, CUresult, CUuuid};
 use crate::cuda::error::{self, CUDA_ERROR_OUT_OF_MEMORY};
-use crate::ledger::{Account, Denied};
+use crate::ledger::{Account, Denied, Reserved};
 use crate::policy::config::Level;
 use crate::process::Process;
 use crate::record::identity::store_bytes;
@@ -41,7 +41,7 @@ pub(super) fn device_number(device: CUdevice) -> Option<u8> {
 
 /// The account of a device, looked up and entered in the books at first use.
 #[inline]
-pub(super) fn account(process: &Process, device: u8) -> Option<Account<'static>> {
+pub(super) fn account(process: &Process, device: u8) -> Option<Account<'_>> {
     // Acquire pairs with the Release in `enter_device`.
     if process.device(device)?.present.load(Ordering::Acquire) == 0 {
         enter_device(process, device)?;
@@ -75,16 +75,21 @@ pub(super) fn uuid_text(uuid: &CUuuid) -> String {
 
 /// Takes `bytes`, giving unused pool and graph memory of this process back first if there is no room without.
 #[inline]
-pub(super) fn reserve(process: &Process, device: u8, bytes: u64) -> Result<(), Denied> {
-    let Some(account) = account(process, device) else { return Ok(()) };
+pub(super) fn reserve(process: &Process, device: u8, bytes: u64) -> Result<Reserved, Denied> {
+    let Some(account) = account(process, device) else { return Ok(Reserved { may_be_peak: false }) };
     match account.reserve(bytes) {
-        Ok(()) => Ok(()),
+        Ok(reserved) => Ok(reserved),
         Err(_) => reserve_after_trim(process, device, account, bytes),
     }
 }
 
 #[cold]
-fn reserve_after_trim(process: &Process, device: u8, account: Account<'_>, bytes: u64) -> Result<(), Denied> {
+fn reserve_after_trim(
+    process: &Process,
+    device: u8,
+    account: Account<'_>,
+    bytes: u64,
+) -> Result<Reserved, Denied> {
     super::pool::trim_all(process, device);
     super::graph::trim(process, device);
     account.reserve(bytes)

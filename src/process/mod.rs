@@ -9,9 +9,9 @@ mod start;
 
 use crate::cuda::abi::CUdevice;
 use crate::event::Events;
-use crate::ledger::Account;
+use crate::ledger::{Account, Cells};
 use crate::policy::config::Config;
-use crate::record::layout::Device;
+use crate::record::layout::{Device, MAX_DEVICES};
 use crate::record::writer::Writer;
 use crate::tracking::contexts::Contexts;
 use crate::tracking::graphs::GraphMemory;
@@ -21,7 +21,7 @@ use crate::tracking::pools::Pools;
 use crate::tracking::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
 pub use start::{Verdict, start};
@@ -44,6 +44,7 @@ pub struct Process {
     pub events: Events,
     /// Graphs that can take memory when they are launched.
     pub graphs: GraphMemory,
+    cells: [OnceLock<Box<Cells>>; MAX_DEVICES],
     memory_map: Mutex<MemoryMap>,
     denials: Mutex<HashMap<(CUdevice, &'static str), u64>>,
     failures: Mutex<HashSet<(&'static str, i32, CUdevice)>>,
@@ -70,9 +71,31 @@ impl Process {
 
     /// The account of a device that is known already.
     #[inline]
-    pub fn account(&self, device: u8) -> Option<Account<'static>> {
-        let device = self.device(device)?;
-        Some(Account { used: &device.live_bytes, peak: &device.peak_bytes, limit: &device.limit_bytes })
+    pub fn account(&self, device: u8) -> Option<Account<'_>> {
+        let words = self.device(device)?;
+        let cells = self.cells.get(device as usize)?.get_or_init(Box::default);
+        Some(Account {
+            charged: &words.charged_bytes,
+            peak: &words.peak_bytes,
+            limit: &words.limit_bytes,
+            cells,
+            thread: self.thread_id(),
+        })
+    }
+
+    /// The thread's id, asked of the kernel once.
+    #[inline]
+    pub fn thread_id(&self) -> u32 {
+        let words = cuwarden_arch::thread_words();
+        // A forked child's only thread has the words of the thread that forked it.
+        let generation = u64::from(self.pid) << 32;
+        // SAFETY: the thread's own words.
+        unsafe {
+            if (*words).tid & !0xffff_ffff != generation || (*words).tid as u32 == 0 {
+                (*words).tid = generation | u64::from(crate::event::thread_id());
+            }
+            (*words).tid as u32
+        }
     }
 
     /// A device's entry in the record file.

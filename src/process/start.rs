@@ -160,6 +160,7 @@ fn begin(config: Config, events: Events, writer: Writer) -> &'static Process {
         contexts: Default::default(),
         pools: Default::default(),
         graphs: Default::default(),
+        cells: std::array::from_fn(|_| Default::default()),
         memory_map: Default::default(),
         denials: Default::default(),
         failures: Default::default(),

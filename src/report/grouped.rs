@@ -73,7 +73,7 @@ impl Report {
             termination,
             driver_version: version(snapshot.driver_version),
             runtime_versions: snapshot.runtime_versions.iter().filter_map(|&v| version(v)).collect(),
-            devices: snapshot.devices.iter().map(device).collect(),
+            devices: snapshot.devices.iter().map(|d| device(d, snapshot)).collect(),
             leaks: order.iter().map(|(key, sum)| key.leak(snapshot, *sum, as_of)).collect(),
             init_failures: snapshot
                 .notes
@@ -154,13 +154,14 @@ fn frame(frame: &snapshot::Frame, snapshot: &Snapshot) -> Frame {
     }
 }
 
-fn device(device: &snapshot::DeviceState) -> Device {
+fn device(device: &snapshot::DeviceState, snapshot: &Snapshot) -> Device {
+    let held = snapshot.records.iter().filter(|record| u32::from(record.device) == device.ordinal);
     Device {
         ordinal: device.ordinal,
         uuid: device.uuid.clone(),
         name: device.name.clone(),
         limit_bytes: device.limit_bytes,
-        live_bytes: device.live_bytes,
+        live_bytes: held.fold(0, |sum, record| sum.saturating_add(record.bytes)),
         peak_bytes: device.peak_bytes,
         alloc_count: device.alloc_count,
         free_count: device.free_count,

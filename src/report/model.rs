@@ -45,7 +45,7 @@ pub struct Report {
     /// Files that [`Frame::module`] names.
     #[serde(default)]
     pub modules: Vec<Module>,
-    /// Allocations that could not be recorded; they are in `live_bytes` and not in `leaks`.
+    /// Allocations that could not be recorded: neither in `live_bytes` nor in `leaks`, but charged to the quota.
     #[serde(default)]
     pub lost_records: u64,
     /// Parts of the record file that could not be believed and were left out.

@@ -8,7 +8,7 @@ use crate::record::writer::Writer;
 use hashbrown::HashTable;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::lock::{Guard, Lock};
+use crate::sync::{Guard, Lock};
 
 /// Records that a stripe takes from the file at a time.
 const BATCH: u32 = 32;
@@ -179,8 +179,17 @@ pub struct NoRecord;
 
 impl Inner {
     #[inline]
-    fn take(&mut self, writer: &Writer, hash: u64, address: u64, class: Class, into: &mut Allocation) -> bool {
-        let Ok(found) = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)) else { return false };
+    fn take(
+        &mut self,
+        writer: &Writer,
+        hash: u64,
+        address: u64,
+        class: Class,
+        into: &mut Allocation,
+    ) -> bool {
+        let Ok(found) = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)) else {
+            return false;
+        };
         let index = *found.get();
         found.remove();
         let Some(record) = writer.record(index) else { return false };

@@ -3,7 +3,6 @@
 pub mod contexts;
 pub mod graphs;
 pub mod index;
-mod lock;
 pub mod memory_map;
 pub mod pools;
 pub mod stacks;

@@ -157,13 +157,20 @@ fn refresh(modules: &mut Vec<Module>, writer: &Writer) {
     }
 }
 
+/// A module while the loader's lock is held: its texts are ranges of one buffer.
+struct Found {
+    text: Range<u64>,
+    bias: u64,
+    path: Range<usize>,
+    build_id: Range<usize>,
+}
+
 /// What the loader has now, with build-ids. Nothing is allocated under the loader's lock: a malloc that walks
 /// stacks itself takes the two locks in the other order.
 fn loaded_modules() -> Vec<(Module, Vec<u8>)> {
     let (mut most_modules, mut most_bytes) = (128, 32 << 10);
     loop {
-        let mut entries: Vec<(Range<u64>, u64, Range<usize>, Range<usize>)> =
-            Vec::with_capacity(most_modules);
+        let mut entries: Vec<Found> = Vec::with_capacity(most_modules);
         let mut bytes: Vec<u8> = Vec::with_capacity(most_bytes);
         let (mut all_modules, mut all_bytes) = (0usize, 0usize);
         stack::each_module(&mut |info| {
@@ -175,15 +182,21 @@ fn loaded_modules() -> Vec<(Module, Vec<u8>)> {
                 bytes.extend_from_slice(path);
                 let middle = bytes.len();
                 bytes.extend_from_slice(info.build_id);
-                entries.push((info.text.clone(), info.bias, start..middle, middle..bytes.len()));
+                entries.push(Found {
+                    text: info.text.clone(),
+                    bias: info.bias,
+                    path: start..middle,
+                    build_id: middle..bytes.len(),
+                });
             }
         });
         if all_modules <= most_modules && all_bytes <= most_bytes {
             let slice = |range: Range<usize>| bytes.get(range).unwrap_or(&[]).to_vec();
             return entries
                 .into_iter()
-                .map(|(text, bias, path, build_id)| {
-                    (Module { text, bias, id: 0, path: slice(path) }, slice(build_id))
+                .map(|found| {
+                    let path = slice(found.path);
+                    (Module { text: found.text, bias: found.bias, id: 0, path }, slice(found.build_id))
                 })
                 .collect();
         }
