@@ -104,6 +104,25 @@ impl Sim {
         let out = run(clean(self.libraries.join("sim-books")).arg(self.temp.join("gpu"))).succeeded();
         serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("no JSON: {e}: {}", out.told()))
     }
+
+    /// The books of one process, dead or alive.
+    #[track_caller]
+    pub fn process_books(&self, pid: &Value) -> Value {
+        let books = self.books();
+        let mut processes = books["processes"].as_array().into_iter().flatten();
+        processes
+            .find(|process| process["pid"] == *pid)
+            .unwrap_or_else(|| panic!("no {pid} in {books:#}"))
+            .clone()
+    }
+
+    /// How often the processes of this machine called a function of the driver, all together.
+    #[track_caller]
+    pub fn calls(&self, function: &str) -> u64 {
+        let books = self.books();
+        let processes = books["processes"].as_array().unwrap_or_else(|| panic!("no processes: {books:#}"));
+        processes.iter().filter_map(|process| process["calls"][function].as_u64()).sum()
+    }
 }
 
 /// A command in whose environment nothing of ours, of CUDA or of the loader is set.
