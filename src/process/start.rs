@@ -4,6 +4,7 @@ use super::{CURRENT, Process, alive::Alive, coarse_ns};
 use crate::event::Events;
 use crate::policy::config::{self, Config, Level};
 use crate::record::identity::Identity;
+use crate::record::predecessor;
 use crate::record::writer::{Writer, make_private_directory};
 use crate::tracking::stacks::Stacks;
 use serde_json::json;
@@ -102,7 +103,9 @@ fn open_books(directory: &Path, config: &Config) -> io::Result<Writer> {
     }
     let mut identity = Identity::of_this_process();
     identity.labels = config.labels_text.clone();
-    Writer::create(directory, &identity)
+    let writer = Writer::create(directory, &identity)?;
+    predecessor::mark_ended(writer.path(), &identity);
+    Ok(writer)
 }
 
 /// The default place is in a folder that everybody may write to.

@@ -6,5 +6,6 @@
 pub mod api;
 pub mod identity;
 pub mod layout;
+pub mod predecessor;
 pub mod snapshot;
 pub mod writer;
