@@ -41,6 +41,9 @@ hook! {
         // A lower release threshold gives memory back.
         and_settle(pool, real)
     }
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps) |real| {
+        create(pool, poolProps, real)
+    }
     fn cuMemPoolDestroy(pool: CUmemoryPool) |real| {
         destroy(pool, real)
     }
@@ -129,6 +132,9 @@ fn pool_and_device(
         let device = stream_device(process, stream, per_thread)?;
         return Some((driver::current_pool(device.into())?, device));
     };
+    if process.pools.is_elsewhere(pool as u64) {
+        return None;
+    }
     let known = process.pools.device(pool as u64);
     let device =
         known.or_else(|| pool_device(pool)).or_else(|| stream_device(process, stream, per_thread))?;
@@ -205,31 +211,47 @@ fn and_settle(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     )
 }
 
+fn create(out: *mut CUmemoryPool, props: *const CUmemPoolProps, real: impl FnOnce() -> CUresult) -> CUresult {
+    around(
+        |process| {
+            // SAFETY: the driver reads the same structure; null is checked.
+            match unsafe { props.as_ref() } {
+                Some(props) if !out.is_null() => {
+                    // Managed memory counts like cuMemAllocManaged's, wherever it is now.
+                    let managed = props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+                    let located = super::vmm::located_on(props.location);
+                    let here = || current(process).map(|(_, device)| device).filter(|_| managed);
+                    Before::Then(located.or_else(here))
+                }
+                _ => Before::Pass,
+            }
+        },
+        real,
+        |process, device, code| {
+            if code == CUDA_SUCCESS {
+                // SAFETY: not null, and written by the driver, which succeeded.
+                process.pools.created(unsafe { *out } as u64, *device);
+            }
+            code
+        },
+    )
+}
+
 fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     around(
         |process| match process.pools.device(pool as u64) {
             Some(device) => {
-                // After the call the handle may be another pool's.
-                let ended = process.pools.forget_if_unused(pool as u64);
-                Before::Then((device, ended))
+                process.pools.destroy(pool as u64);
+                Before::Then(device)
             }
             None => Before::Pass,
         },
         real,
-        |process, &(device, ended), code| {
-            match ended {
-                Some(change) if code == CUDA_SUCCESS => {
-                    if let Some(account) = process.account(device) {
-                        account.release(change.before);
-                    }
-                    process.index.remove(&process.writer, pool as u64, Class::PoolReserve);
-                }
-                Some(change) => {
-                    // Refused: it is still there. What was charged for it stays charged.
-                    let ticket = process.pools.ticket(pool as u64, device);
-                    process.pools.settle(pool as u64, ticket, Some(change.before), 0, 0);
-                }
-                None => {}
+        |process, &device, code| {
+            if code == CUDA_SUCCESS {
+                refresh(process, pool, device);
+            } else {
+                process.pools.undo_destroy(pool as u64);
             }
             code
         },
@@ -252,7 +274,9 @@ pub(super) fn refresh_all(process: &Process, device: u8) {
 pub(super) fn trim_all(process: &Process, device: u8) {
     for pool in process.pools.of_device(device).into_iter().filter(|pool| pool & GRAPH_POOL == 0) {
         let pool = pool as CUmemoryPool;
-        driver::while_relaxed(|| driver::trim_pool(pool));
+        if process.pools.may_be_asked(pool as u64) {
+            driver::while_relaxed(|| driver::trim_pool(pool));
+        }
         refresh(process, pool, device);
     }
 }
@@ -262,10 +286,17 @@ pub(super) const GRAPH_POOL: u64 = 1 << 63;
 
 fn settle(process: &Process, pool: CUmemoryPool, device: u8, growth: u64, allocated: u64, freed: u64) {
     let ticket = process.pools.ticket(pool as u64, device);
-    let reserved = driver::while_relaxed(|| driver::pool_reserved(pool));
+    let reserved = if process.pools.may_be_asked(pool as u64) {
+        driver::while_relaxed(|| driver::pool_reserved(pool))
+    } else {
+        None
+    };
     if let Some(change) = process.pools.settle(pool as u64, ticket, reserved, allocated, freed) {
         charge(process, change.device, change.before, change.after, growth);
         note_unused(process, Id::cuMemAllocAsync, Class::PoolReserve, pool as u64, device, change.unused);
+        if change.after == 0 {
+            process.pools.forget_if_gone(pool as u64);
+        }
     }
 }
 

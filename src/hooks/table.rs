@@ -49,6 +49,7 @@ macro_rules! for_each_driver_hook {
             cuMemFreeAsync_ptsz => pool,
             cuMemPoolTrimTo => pool,
             cuMemPoolSetAttribute => pool,
+            cuMemPoolCreate => pool,
             cuMemPoolDestroy => pool,
 
             cuMemCreate => vmm,

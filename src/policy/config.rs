@@ -97,6 +97,7 @@ impl Config {
             private_tables: reader.switch("CUWARDEN_PRIVATE_TABLES", true),
         };
         reader.switch("CUWARDEN_DISABLE", false);
+        reader.baseline();
         (config, reader.errors)
     }
 }
@@ -166,6 +167,19 @@ impl Reader<'_> {
             }
         }
         limits
+    }
+
+    /// This version checks no baseline, and one that is not checked must not seem to be in force.
+    fn baseline(&mut self) {
+        let Some(baseline) = self.text("CUWARDEN_BASELINE", BASELINE_ALLOWED) else { return };
+        if self.text("CUWARDEN_BASELINE_MODE", BASELINE_ALLOWED).as_deref() != Some("off") {
+            self.wrong(
+                "CUWARDEN_BASELINE",
+                &baseline,
+                "this version does not check baselines yet",
+                BASELINE_ALLOWED,
+            );
+        }
     }
 
     fn stack_depth(&mut self) -> u32 {
@@ -239,6 +253,7 @@ impl Reader<'_> {
     }
 }
 
+const BASELINE_ALLOWED: &str = "unset, or CUWARDEN_BASELINE_MODE=off";
 const SIZE_ALLOWED: &str = "a size such as 4096m or 4GiB (1024-based, 0 = unlimited)";
 
 #[cfg(test)]
@@ -267,6 +282,8 @@ mod tests {
             ("CUWARDEN_LOG", "debug"),
             ("CUWARDEN_REPORT", "/r"),
             ("CUWARDEN_DISABLE", "0"),
+            ("CUWARDEN_BASELINE", "12.4"),
+            ("CUWARDEN_BASELINE_MODE", "off"),
         ]);
         assert_eq!(errors, []);
         assert_eq!(config.limits.of(3, "GPU-x"), 4 << 30);
@@ -297,6 +314,7 @@ mod tests {
             ("CUWARDEN_DISABLE", "yes"),
             ("CUWARDEN_PRIVATE_TABLES", "2"),
             ("CUWARDEN_DIR", "here"),
+            ("CUWARDEN_BASELINE", "12.4"),
         ] {
             let (_, errors) = parse(&[(name, value)]);
             assert_eq!(errors.len(), 1, "{name}={value}");

@@ -5,13 +5,15 @@
 //! before it asks, and an answer with a ticket older than the last one applied is dropped: whatever the older
 //! query saw, the newer one, which began later, has seen as well.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// The pools that allocations of this process came from.
 #[derive(Default)]
 pub struct Pools {
     pools: Mutex<HashMap<u64, Pool>>,
+    /// Pools of memory that is not a device's.
+    elsewhere: Mutex<HashSet<u64>>,
 }
 
 #[derive(Debug)]
@@ -27,6 +29,8 @@ struct Pool {
     applied_ticket: u64,
     /// The largest step by which it was seen to grow.
     granularity: u64,
+    /// Its handle must not be used any more; what was allocated from it keeps it in the driver.
+    destroyed: bool,
 }
 
 /// Taken before the driver is asked.
@@ -80,7 +84,10 @@ impl Pools {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools.get_mut(&pool)?;
         pool.used = pool.used.saturating_add(allocated).saturating_sub(freed);
-        if ticket.0 > pool.applied_ticket {
+        if pool.destroyed {
+            // Nobody can be asked: the last that was known stays until everything is freed.
+            pool.reserved = if pool.used == 0 { 0 } else { pool.reserved };
+        } else if ticket.0 > pool.applied_ticket {
             pool.applied_ticket = ticket.0;
             if let Some(reserved) = reserved {
                 let step = reserved.saturating_sub(pool.reserved);
@@ -98,6 +105,34 @@ impl Pools {
         Some(Change { device: pool.device, before, after: pool.charged, unused: pool.charged - pool.used })
     }
 
+    /// cuMemPoolCreate: where the pool's memory lies. `None`: not on a device.
+    pub fn created(&self, pool: u64, device: Option<u8>) {
+        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        match device {
+            None => {
+                elsewhere.insert(pool);
+            }
+            Some(device) => {
+                elsewhere.remove(&pool);
+                let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+                // A destroyed pool of the same handle may have allocations left: they are charged to this one.
+                let known = pools.entry(pool).or_insert_with(|| Pool::new(device));
+                (known.device, known.destroyed) = (device, false);
+            }
+        }
+    }
+
+    /// True for a pool whose memory is not a device's.
+    pub fn is_elsewhere(&self, pool: u64) -> bool {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).contains(&pool)
+    }
+
+    /// True when the driver may be asked about the pool.
+    pub fn may_be_asked(&self, pool: u64) -> bool {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.get(&pool).is_none_or(|pool| !pool.destroyed)
+    }
+
     /// The device of a pool.
     pub fn device(&self, pool: u64) -> Option<u8> {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,16 +148,29 @@ impl Pools {
         found
     }
 
-    /// The pool was destroyed. Its live allocations keep it in the driver until they are freed.
-    pub fn forget_if_unused(&self, pool: u64) -> Option<Change> {
+    /// cuMemPoolDestroy, before the driver is called: afterwards the handle may be another pool's. Live allocations
+    /// keep the pool in the driver until they are freed.
+    pub fn destroy(&self, pool: u64) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = pools.get(&pool)?;
-        if known.used != 0 {
-            return None;
+        if let Some(known) = pools.get_mut(&pool) {
+            known.destroyed = true;
         }
-        let change = Change { device: known.device, before: known.charged, after: 0, unused: 0 };
-        pools.remove(&pool);
-        Some(change)
+    }
+
+    /// The driver refused to destroy it.
+    pub fn undo_destroy(&self, pool: u64) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = pools.get_mut(&pool) {
+            known.destroyed = false;
+        }
+    }
+
+    /// Forgets a destroyed pool from which nothing is left.
+    pub fn forget_if_gone(&self, pool: u64) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if pools.get(&pool).is_some_and(|known| known.destroyed && known.charged == 0) {
+            pools.remove(&pool);
+        }
     }
 }
 
@@ -136,6 +184,7 @@ impl Pool {
             next_ticket: 0,
             applied_ticket: 0,
             granularity: SMALLEST_STEP,
+            destroyed: false,
         }
     }
 }
@@ -180,6 +229,33 @@ mod tests {
         let ticket = pools.ticket(1, 0);
         pools.settle(1, ticket, Some(32 * MIB), 100, 0);
         assert_eq!(pools.expected_growth(1, 0, 33 * MIB), 32 * MIB);
+    }
+
+    #[test]
+    fn a_destroyed_pool_lives_until_its_last_allocation() {
+        let pools = Pools::default();
+        let ticket = pools.ticket(1, 0);
+        pools.settle(1, ticket, Some(2 * MIB), 100, 0);
+        pools.destroy(1);
+        assert!(!pools.may_be_asked(1));
+        pools.forget_if_gone(1);
+        let ticket = pools.ticket(1, 0);
+        assert_eq!(pools.settle(1, ticket, None, 0, 60).map(|c| c.after), Some(2 * MIB));
+        let ticket = pools.ticket(1, 0);
+        assert_eq!(pools.settle(1, ticket, None, 0, 40).map(|c| c.after), Some(0));
+        pools.forget_if_gone(1);
+        assert_eq!(pools.device(1), None);
+    }
+
+    #[test]
+    fn a_new_pool_of_the_same_handle_can_be_asked() {
+        let pools = Pools::default();
+        pools.created(1, Some(2));
+        pools.destroy(1);
+        pools.created(1, Some(3));
+        assert_eq!((pools.may_be_asked(1), pools.device(1)), (true, Some(3)));
+        pools.created(2, None);
+        assert!(pools.is_elsewhere(2) && !pools.is_elsewhere(1));
     }
 
     #[test]
