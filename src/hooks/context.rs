@@ -89,15 +89,23 @@ hook! {
     }
     fn cuGreenCtxCreate(phCtx: *mut CUcontext, desc: *mut c_void, dev: CUdevice, flags: u32) |real| {
         around(
-            |_| Before::Then(()),
+            |_| if phCtx.is_null() { Before::Pass } else { Before::Then(()) },
             real,
             |process, (), code| {
-                if code != CUDA_SUCCESS {
+                if code == CUDA_SUCCESS {
+                    // SAFETY: not null, and written by the driver, which succeeded.
+                    made(process, unsafe { *phCtx }, dev, Origin::Green);
+                } else {
                     refuse::init_failure(process, Id::cuGreenCtxCreate.name(), code, Some(dev));
                 }
                 code
             },
         )
+    }
+    fn cuGreenCtxDestroy(hCtx: CUcontext) |real| {
+        // The primary context that it held may go with it.
+        let device = Process::current().and_then(|process| process.contexts.remove(hCtx as usize));
+        end_primary(device.map_or(-1, |green| CUdevice::from(green.device)), real)
     }
 }
 

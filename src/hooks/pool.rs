@@ -318,7 +318,7 @@ pub(super) fn note_unused(process: &Process, api: Id, class: Class, address: u64
     if known.is_none() && unused != 0 {
         let wanted = Wanted { device, bytes: unused, owner: 0 };
         record(process, api, class, wanted, Got { address, bytes: unused });
-    } else if unused == 0 && known == Some(0) {
+    } else if unused == 0 && known.is_some() {
         process.index.remove(&process.writer, address, class);
     }
 }

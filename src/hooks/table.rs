@@ -32,6 +32,7 @@ macro_rules! for_each_driver_hook {
             cuDevicePrimaryCtxReset => context,
             cuDevicePrimaryCtxReset_v2 => context,
             cuGreenCtxCreate => context,
+            cuGreenCtxDestroy => context,
 
             cuMemAlloc => linear,
             cuMemAlloc_v2 => linear,
@@ -72,6 +73,7 @@ macro_rules! for_each_driver_hook {
             cuGraphAddMemAllocNode => graph,
             cuGraphAddNode => graph,
             cuGraphAddNode_v2 => graph,
+            cuGraphAddNode_v3 => graph,
             cuGraphInstantiate => graph,
             cuGraphInstantiate_v2 => graph,
             cuGraphInstantiateWithFlags => graph,

@@ -13,6 +13,8 @@ pub enum Origin {
     Created,
     /// The device's primary context: ends with its last release, or a reset.
     Primary,
+    /// By cuGreenCtxCreate, under its own handle: holds the primary context of its device.
+    Green,
 }
 
 /// A context that is alive.
@@ -110,14 +112,18 @@ impl Contexts {
 }
 
 fn pack(context: Context) -> u64 {
-    1 << 16 | u64::from(context.origin == Origin::Primary) << 8 | u64::from(context.device)
+    1 << 16 | (context.origin as u64) << 8 | u64::from(context.device)
 }
 
 fn unpack(word: u64) -> Option<Context> {
     if word == 0 {
         return None;
     }
-    let origin = if word & (1 << 8) != 0 { Origin::Primary } else { Origin::Created };
+    let origin = match word >> 8 & 0xff {
+        0 => Origin::Created,
+        1 => Origin::Primary,
+        _ => Origin::Green,
+    };
     Some(Context { device: word as u8, origin })
 }
 

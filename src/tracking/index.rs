@@ -3,7 +3,7 @@
 //! Split into stripes so that threads seldom meet. A stripe's lock is held for one look-up in a hash table,
 //! never across a call of the driver.
 
-use crate::record::layout::{Class, MAX_DEVICES, Record, RecordState, STRIPES};
+use crate::record::layout::{Class, Counts, MAX_DEVICES, Record, RecordState, STRIPES};
 use crate::record::writer::Writer;
 use hashbrown::HashTable;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,9 +86,9 @@ impl Index {
         let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
         let mut older = Allocation::EMPTY;
         let found = inner.take(writer, hash, new.address, new.class, &mut older);
-        count(writer, stripe_number, new.device, |counts| &counts.alloc);
+        count(writer, stripe_number, new, |counts| &counts.alloc);
         if found {
-            count(writer, stripe_number, older.device, |counts| &counts.free);
+            count(writer, stripe_number, &older, |counts| &counts.free);
         }
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         let record = writer.record(index).ok_or(NoRecord)?;
@@ -112,7 +112,7 @@ impl Index {
         let Some(mut inner) = self.lock(stripe_number) else { return false };
         let found = inner.take(writer, hash, address, class, taken);
         if found {
-            count(writer, stripe_number, taken.device, |counts| &counts.free);
+            count(writer, stripe_number, taken, |counts| &counts.free);
         }
         found
     }
@@ -125,7 +125,7 @@ impl Index {
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         store(writer.record(index).ok_or(NoRecord)?, old);
         inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
-        uncount_free(writer, stripe_number, old.device);
+        uncount_free(writer, stripe_number, old);
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Index {
                 }
                 clear(record);
                 empty.push(*index);
-                count(writer, stripe_number, allocation.device, |counts| &counts.free);
+                count(writer, stripe_number, &allocation, |counts| &counts.free);
                 removed.push(allocation);
                 false
             });
@@ -276,22 +276,25 @@ fn load_into(record: &Record, into: &mut Allocation) -> bool {
     true
 }
 
-/// Only the holder of the stripe's lock writes its counters, so no read-modify-write is needed.
-fn count(
-    writer: &Writer,
-    stripe: usize,
-    device: u8,
-    field: fn(&crate::record::layout::Counts) -> &AtomicU64,
-) {
-    if let Some(counts) = writer.header().counts.get(stripe).and_then(|s| s.get(device as usize)) {
+/// Only the holder of the stripe's lock writes its counters, so no read-modify-write is needed. What the driver
+/// holds of its own is no allocation of the application.
+fn count(writer: &Writer, stripe: usize, what: &Allocation, field: fn(&Counts) -> &AtomicU64) {
+    if let Some(counts) = counts_of(writer, stripe, what) {
         let word = field(counts);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
 
-fn uncount_free(writer: &Writer, stripe: usize, device: u8) {
-    if let Some(counts) = writer.header().counts.get(stripe).and_then(|s| s.get(device as usize)) {
+fn uncount_free(writer: &Writer, stripe: usize, what: &Allocation) {
+    if let Some(counts) = counts_of(writer, stripe, what) {
         let free = counts.free.load(Ordering::Relaxed);
         counts.free.store(free.saturating_sub(1), Ordering::Relaxed);
     }
+}
+
+fn counts_of(writer: &Writer, stripe: usize, what: &Allocation) -> Option<&'static Counts> {
+    if matches!(what.class, Class::PoolReserve | Class::GraphReserve) {
+        return None;
+    }
+    writer.header().counts.get(stripe)?.get(what.device as usize)
 }
