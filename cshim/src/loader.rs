@@ -6,7 +6,7 @@
 
 use core::ffi::{c_char, c_void};
 use cuwarden_core::hooks::lookup::{
-    OwnEntries, REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym, substitute,
+    Entries, Question, REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym, substitute,
 };
 
 macro_rules! trampoline {
@@ -85,8 +85,36 @@ macro_rules! trampoline {
 trampoline!(dlsym, decide_dlsym, resolve_dlsym, REAL_DLSYM);
 trampoline!(dlvsym, decide_dlvsym, resolve_dlvsym, REAL_DLVSYM);
 
-fn own_entries() -> OwnEntries {
-    OwnEntries { dlsym: dlsym as *mut c_void, dlvsym: dlvsym as *mut c_void }
+fn entries() -> Entries {
+    Entries { dlsym: dlsym as *mut c_void, dlvsym: dlvsym as *mut c_void, ask_through }
+}
+
+/// Calls `real` with the first three arguments and with `returning`, the address of a `ret` instruction, as its
+/// return address: the loader takes the library that this lies in for the caller. The `ret` leads back here.
+///
+/// Shadow stacks forbid this. A process has none unless every library that it starts with is marked as fit for
+/// them, and this one is not.
+#[unsafe(naked)]
+unsafe extern "C" fn ask_through(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    real: *mut c_void,
+    returning: *const c_void,
+) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "lea rax, [rip + 2f]",
+        "push rax",
+        ".cfi_adjust_cfa_offset 8",
+        "push r8",
+        ".cfi_adjust_cfa_offset 8",
+        "jmp rcx",
+        ".cfi_adjust_cfa_offset -16",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 unsafe extern "C" fn decide_dlsym(
@@ -95,8 +123,9 @@ unsafe extern "C" fn decide_dlsym(
     _: *mut c_void,
     caller: *mut c_void,
 ) -> *mut c_void {
+    let question = Question { handle, name, version: std::ptr::null(), caller };
     // SAFETY: the application's arguments; the trampoline saw that the name is not null.
-    unsafe { substitute(handle, name, std::ptr::null(), caller, own_entries()) }
+    unsafe { substitute(question, entries()) }
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -110,7 +139,7 @@ unsafe extern "C" fn decide_dlvsym(
         return std::ptr::null_mut();
     }
     // SAFETY: as above.
-    unsafe { substitute(handle, name, version, caller, own_entries()) }
+    unsafe { substitute(Question { handle, name, version, caller }, entries()) }
 }
 
 extern "C" fn resolve_dlsym() -> *mut c_void {

@@ -1,6 +1,6 @@
-//! The loader's own dlsym and dlvsym, found without calling either: both are exported by us as well.
+//! Functions of loaded libraries, found without calling the loader's dlsym or dlvsym: we export both as well.
 //!
-//! The first definition after ours in load order is taken. That is libc's or libdl's, or that of another
+//! Of dlsym and dlvsym the first definition after ours in load order is taken. That is libc's or libdl's, or that of another
 //! interposer, which then gets the call as it would without us.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -41,63 +41,79 @@ fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
     Some(found)
 }
 
-struct Search<'a> {
-    name: &'a CStr,
-    own_base: u64,
-    passed_own: bool,
-    found: u64,
-}
-
 fn next_definition(name: &CStr) -> Option<*mut c_void> {
     let own_base = base_of(next_definition as *const c_void)?;
-    let mut search = Search { name, own_base, passed_own: false, found: 0 };
-    // SAFETY: the callback gets `search` back, which lives until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    if search.found == 0 {
-        // Not preloaded but linked, as in our own tests: whoever defines it.
-        search.passed_own = true;
-        // SAFETY: as above.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    // Where we are not preloaded but linked, as in our own tests: whoever defines it.
+    let found = definition_after(Some(own_base), name).or_else(|| definition_after(None, name))?;
+    Some(found as *mut c_void)
+}
+
+/// The first definition behind the library with this load bias, else the first of all.
+fn definition_after(base: Option<u64>, name: &CStr) -> Option<u64> {
+    let mut passed = base.is_none();
+    let mut found = None;
+    each_library(&mut |info| {
+        if base == Some(info.dlpi_addr) {
+            passed = true;
+        } else if passed {
+            found = definition_in(info, name);
+        }
+        found.is_some()
+    });
+    found
+}
+
+/// Shows the loaded libraries in load order until one is the right one.
+fn each_library(mut visitor: &mut dyn FnMut(&libc::dl_phdr_info) -> bool) {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> i32 {
+        // SAFETY: the loader's own description, and the visitor below.
+        let (info, visitor) =
+            unsafe { (&*info, &mut *data.cast::<&mut dyn FnMut(&libc::dl_phdr_info) -> bool>()) };
+        i32::from(visitor(info))
     }
-    (search.found != 0).then_some(search.found as *mut c_void)
+    // SAFETY: the callback gets the visitor back, which lives until the call returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut visitor).cast()) };
 }
 
 /// Load bias of the library that an address lies in.
 fn base_of(address: *const c_void) -> Option<u64> {
-    struct Holder {
-        address: u64,
-        base: Option<u64>,
-    }
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> i32 {
-        // SAFETY: the loader's own description, and the Holder below.
-        let (info, holder) = unsafe { (&*info, &mut *data.cast::<Holder>()) };
-        for segment in segments(info) {
-            let start = info.dlpi_addr.wrapping_add(segment.p_vaddr);
-            if segment.p_type == libc::PT_LOAD && holder.address.wrapping_sub(start) < segment.p_memsz {
-                holder.base = Some(info.dlpi_addr);
-                return 1;
-            }
-        }
-        0
-    }
-    let mut holder = Holder { address: address as u64, base: None };
-    // SAFETY: the callback gets `holder` back, which lives until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut holder).cast()) };
-    holder.base
+    with_library_of(address, |info, _| info.dlpi_addr)
 }
 
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> i32 {
-    // SAFETY: the loader's own description, and the Search that was passed in.
-    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
-    if info.dlpi_addr == search.own_base {
-        search.passed_own = true;
-        return 0;
-    }
-    if !search.passed_own {
-        return 0;
-    }
-    search.found = definition_in(info, search.name).unwrap_or(0);
-    i32::from(search.found != 0)
+/// A `ret` instruction in the library that an address of code lies in.
+pub(super) fn return_in_library_of(code: *const c_void) -> Option<*const c_void> {
+    const RET: u8 = 0xc3;
+    with_library_of(code, |info, segment| {
+        if segment.p_flags & (libc::PF_R | libc::PF_X) != libc::PF_R | libc::PF_X {
+            return None;
+        }
+        let start = info.dlpi_addr.wrapping_add(segment.p_vaddr) as *const u8;
+        let known = (code as usize).wrapping_sub(start as usize);
+        let length = segment.p_memsz.min(segment.p_filesz) as usize;
+        // SAFETY: a readable segment of a loaded library, whose code is running.
+        let bytes = unsafe { std::slice::from_raw_parts(start, length) };
+        let after = bytes.get(known..).and_then(|rest| rest.iter().position(|byte| *byte == RET));
+        let at = after.map(|at| at + known).or_else(|| bytes.iter().rposition(|byte| *byte == RET))?;
+        Some(bytes.get(at..)?.as_ptr().cast())
+    })
+    .flatten()
+}
+
+/// Asks about the library that an address lies in, and about the segment.
+fn with_library_of<T>(
+    address: *const c_void,
+    ask: impl Fn(&libc::dl_phdr_info, &libc::Elf64_Phdr) -> T,
+) -> Option<T> {
+    let mut answer = None;
+    each_library(&mut |info| {
+        let holder = segments(info).iter().find(|segment| {
+            let start = info.dlpi_addr.wrapping_add(segment.p_vaddr);
+            segment.p_type == libc::PT_LOAD && (address as u64).wrapping_sub(start) < segment.p_memsz
+        });
+        answer = holder.map(|segment| ask(info, segment));
+        answer.is_some()
+    });
+    answer
 }
 
 fn segments(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
@@ -114,21 +130,39 @@ struct Dyn {
     value: u64,
 }
 
-/// A function of this name in one loaded library, by its GNU or SysV hash table.
+/// The public part of the loader's entry for a library (link.h).
+#[repr(C)]
+pub(super) struct LinkMap {
+    base: u64,
+    _name: *const c_char,
+    dynamic: *const Dyn,
+}
+
+/// An exported function of a library that stays loaded.
+pub(super) fn function_of(library: &LinkMap, name: &CStr) -> Option<u64> {
+    definition(library.base, library.dynamic, name)
+}
+
+/// A function of this name in one loaded library.
 fn definition_in(info: &libc::dl_phdr_info, name: &CStr) -> Option<u64> {
+    let dynamic = segments(info).iter().find(|s| s.p_type == libc::PT_DYNAMIC)?;
+    definition(info.dlpi_addr, info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dyn, name)
+}
+
+/// By the library's GNU or SysV hash table.
+fn definition(base: u64, dynamic: *const Dyn, name: &CStr) -> Option<u64> {
     const DT_HASH: i64 = 4;
     const DT_STRTAB: i64 = 5;
     const DT_SYMTAB: i64 = 6;
     const DT_GNU_HASH: i64 = 0x6fff_fef5;
-    let dynamic = segments(info).iter().find(|s| s.p_type == libc::PT_DYNAMIC)?;
-    let mut entry = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dyn;
+    let mut entry = dynamic;
     let (mut strings, mut symbols, mut gnu, mut sysv) = (0, 0, 0, 0);
     // SAFETY: the dynamic section of a loaded library, ended by a null tag.
     unsafe {
         while (*entry).tag != 0 {
             // glibc relocates these pointers in place, except for the kernel's vdso.
             let value = (*entry).value;
-            let address = if value < info.dlpi_addr { info.dlpi_addr.wrapping_add(value) } else { value };
+            let address = if value < base { base.wrapping_add(value) } else { value };
             match (*entry).tag {
                 DT_STRTAB => strings = address,
                 DT_SYMTAB => symbols = address,
@@ -151,7 +185,7 @@ fn definition_in(info: &libc::dl_phdr_info, name: &CStr) -> Option<u64> {
         }
         // SAFETY: a string of the library's own string table.
         let found = unsafe { CStr::from_ptr((strings as *const c_char).add(symbol.st_name as usize)) };
-        (found == name).then(|| info.dlpi_addr.wrapping_add(symbol.st_value))
+        (found == name).then(|| base.wrapping_add(symbol.st_value))
     };
     // SAFETY: the tables of a loaded library, laid out as the ABI says.
     unsafe {
@@ -196,13 +230,32 @@ unsafe fn gnu_look_up(table: *const u32, name: &CStr, is_match: &dyn Fn(u32) -> 
 
 /// # Safety
 /// `table` must be 0 or the address of a loaded DT_HASH table.
-unsafe fn sysv_look_up(table: u64, _name: &CStr, is_match: &dyn Fn(u32) -> Option<u64>) -> Option<u64> {
+unsafe fn sysv_look_up(table: u64, name: &CStr, is_match: &dyn Fn(u32) -> Option<u64>) -> Option<u64> {
     if table == 0 {
         return None;
     }
-    // SAFETY: the second word is the number of symbols.
-    let symbols = unsafe { *(table as *const u32).add(1) };
-    (1..symbols).find_map(is_match)
+    let hash = name.to_bytes().iter().fold(0u32, |h, b| {
+        let h = (h << 4).wrapping_add(u32::from(*b));
+        let high = h & 0xf000_0000;
+        (h ^ (high >> 24)) & !high
+    });
+    let table = table as *const u32;
+    // SAFETY: the numbers of buckets and of symbols, the buckets, then for each symbol the next one; 0 ends.
+    unsafe {
+        let buckets = *table;
+        if buckets == 0 {
+            return None;
+        }
+        let chain = table.add(2 + buckets as usize);
+        let mut index = *table.add(2 + (hash % buckets) as usize);
+        while index != 0 {
+            if let Some(found) = is_match(index) {
+                return Some(found);
+            }
+            index = *chain.add(index as usize);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -222,5 +275,34 @@ mod tests {
             assert!(!dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()).is_null());
         }
         assert!(next_definition(c"no_such_function_anywhere").is_none());
+    }
+
+    #[test]
+    fn a_return_lies_in_the_library_that_was_asked_for() {
+        for code in [real_dlsym().unwrap() as *const c_void, base_of as *const c_void] {
+            let found = return_in_library_of(code).unwrap();
+            // SAFETY: what is to be shown: readable code.
+            assert_eq!(unsafe { *found.cast::<u8>() }, 0xc3);
+            assert_eq!(base_of(found), base_of(code));
+        }
+        assert!(return_in_library_of(std::ptr::null()).is_none());
+        assert!(return_in_library_of((&raw const FILLER).cast()).is_none(), "data is no code");
+    }
+
+    static FILLER: [u8; 64] = [0xc3; 64];
+
+    #[test]
+    fn both_kinds_of_hash_table() {
+        // The kernel's own library has a SysV table, always.
+        // SAFETY: no arguments to be wrong.
+        let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+        if vdso != 0 {
+            let found = with_library_of(vdso as *const c_void, |info, _| {
+                [c"__vdso_clock_gettime", c"__vdso_gettimeofday", c"no_such_function"]
+                    .map(|name| definition_in(info, name).is_some())
+            });
+            assert_eq!(found, Some([true, true, false]));
+        }
+        assert!(next_definition(c"malloc").is_some());
     }
 }

@@ -17,8 +17,8 @@ pub use elf::{REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym};
 /// The driver as programs name it.
 const DRIVER: &CStr = c"libcuda.so.1";
 
-/// Handle of the driver's library once it is loaded. Kept open: hooks hold addresses in it.
-static DRIVER_HANDLE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The driver's library once it is loaded. Kept open: hooks hold addresses in it.
+static DRIVER_LIBRARY: AtomicPtr<elf::LinkMap> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Address of a driver function → its row, open addressing; filled once, in any order, by whoever comes first.
 static BY_ADDRESS: [(AtomicUsize, AtomicUsize); SLOTS] =
@@ -37,53 +37,85 @@ pub fn hook_of(address: *mut c_void) -> Option<*mut c_void> {
     Some(ROWS.get(row)?.hook.cast_mut())
 }
 
-/// The exported entries for dlsym and dlvsym themselves: who looks those up gets ours as well.
+/// What the preloaded library brings besides the hooks.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnEntries {
-    /// Ours.
+pub struct Entries {
+    /// The exported dlsym: who looks dlsym up gets ours as well.
     pub dlsym: *mut c_void,
-    /// Ours.
+    /// The exported dlvsym.
     pub dlvsym: *mut c_void,
+    /// Calls the fourth argument with the first three, so that it returns to the fifth, a `ret` instruction.
+    pub ask_through: unsafe extern "C" fn(
+        *mut c_void,
+        *const c_char,
+        *const c_char,
+        *mut c_void,
+        *const c_void,
+    ) -> *mut c_void,
 }
 
-/// What a dlsym for `name`, or a dlvsym where there is a `version`, should answer; null: the real function is to
-/// be called in the caller's place.
+/// The arguments of a dlsym, or of a dlvsym where there is a version.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// As the application gave it.
+    pub handle: *mut c_void,
+    /// Not null.
+    pub name: *const c_char,
+    /// Null for dlsym.
+    pub version: *const c_char,
+    /// Where the call returns to.
+    pub caller: *mut c_void,
+}
+
+/// What a look-up should answer; null: the real function is to be called in the caller's place.
 ///
 /// # Safety
-/// `name` and `version` must be C strings, as dlsym demands; `version` may be null.
-pub unsafe fn substitute(
-    handle: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-    caller: *mut c_void,
-    own: OwnEntries,
-) -> *mut c_void {
+/// The name and the version must be C strings, as dlsym demands; the version may be null.
+pub unsafe fn substitute(question: Question, entries: Entries) -> *mut c_void {
     // SAFETY: as the caller promises.
-    let bytes = unsafe { CStr::from_ptr(name) };
-    let is_loader = matches!(bytes.to_bytes(), b"dlsym" | b"dlvsym");
-    if (!is_loader && names::row_of(bytes).is_none()) || is_disabled() {
+    let name = unsafe { CStr::from_ptr(question.name) };
+    let is_loader = matches!(name.to_bytes(), b"dlsym" | b"dlvsym");
+    if (!is_loader && names::row_of(name).is_none()) || is_disabled() {
         return std::ptr::null_mut();
     }
     let errno = Errno::save();
-    // SAFETY: the application's own arguments, or a handle from `real_answer`.
-    let answer = real_answer(handle, caller, &|handle| unsafe {
-        if version.is_null() {
-            real_dlsym().map(|ask| ask(handle, name))
-        } else {
-            real_dlvsym().map(|ask| ask(handle, name, version))
-        }
-        .unwrap_or(std::ptr::null_mut())
-    });
-    let hook = if is_loader { own_entry(answer, own) } else { hook_of(answer) };
+    // SAFETY: the application's own arguments.
+    let answer = unsafe { real_answer(question, entries) };
+    let hook = if is_loader { own_entry(answer, entries) } else { hook_of(answer) };
     errno.restore();
     hook.unwrap_or(std::ptr::null_mut())
 }
 
-fn own_entry(answer: *mut c_void, own: OwnEntries) -> Option<*mut c_void> {
+/// The answer that the caller would get. The loader decides by the return address whose scope RTLD_DEFAULT is and
+/// what comes after RTLD_NEXT, so the real function is made to return to the caller's library first. No rule of
+/// our own could say the same: which libraries a library was loaded with, the loader alone knows.
+///
+/// # Safety
+/// As [`substitute`].
+unsafe fn real_answer(question: Question, entries: Entries) -> *mut c_void {
+    let Question { handle, name, version, caller } = question;
+    let real = if version.is_null() {
+        real_dlsym().map(|real| real as *mut c_void)
+    } else {
+        real_dlvsym().map(|real| real as *mut c_void)
+    };
+    let Some(real) = real else { return std::ptr::null_mut() };
+    let returning = if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
+        elf::return_in_library_of(caller)
+    } else {
+        // Who asks does not matter.
+        elf::return_in_library_of(real)
+    };
+    let Some(returning) = returning else { return std::ptr::null_mut() };
+    // SAFETY: the application's own arguments for the loader's function, and a `ret` instruction.
+    unsafe { (entries.ask_through)(handle, name, version, real, returning) }
+}
+
+fn own_entry(answer: *mut c_void, entries: Entries) -> Option<*mut c_void> {
     if real_dlsym().is_some_and(|real| real as usize == answer as usize) {
-        Some(own.dlsym)
+        Some(entries.dlsym)
     } else if real_dlvsym().is_some_and(|real| real as usize == answer as usize) {
-        Some(own.dlvsym)
+        Some(entries.dlvsym)
     } else {
         None
     }
@@ -102,27 +134,33 @@ pub(super) fn resolve_row(id: Id) -> *mut c_void {
     address
 }
 
-/// An exported function of the driver's library; null where there is none, or no library.
+/// An exported function of the driver's library; null where there is none, or no library. Not by dlsym: a function
+/// that an older driver lacks would leave a text for the application's next dlerror.
 pub(super) fn driver_symbol(name: &CStr) -> *mut c_void {
-    let (Some(handle), Some(dlsym)) = (driver_handle(), real_dlsym()) else { return std::ptr::null_mut() };
-    // SAFETY: the real dlsym with a handle that stays open.
-    unsafe { dlsym(handle, name.as_ptr()) }
+    let address = driver().and_then(|library| elf::function_of(library, name));
+    address.map_or(std::ptr::null_mut(), |address| address as *mut c_void)
 }
 
 /// The library if it is loaded, by whoever and in whatever scope. Never loads it.
-fn driver_handle() -> Option<*mut c_void> {
-    // Relaxed: a handle is only passed back to the loader.
-    let known = DRIVER_HANDLE.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return Some(known);
+fn driver() -> Option<&'static elf::LinkMap> {
+    // Acquire pairs with the Release below: the loader's entry is whole.
+    let known = DRIVER_LIBRARY.load(Ordering::Acquire);
+    // SAFETY: the loader's entry of a library that is never closed.
+    if let Some(library) = unsafe { known.as_ref() } {
+        return Some(library);
     }
-    // SAFETY: RTLD_NOLOAD runs no constructor. A second thread that does the same only counts up once more.
-    let handle = unsafe { libc::dlopen(DRIVER.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-    if handle.is_null() {
-        return None;
-    }
-    DRIVER_HANDLE.store(handle, Ordering::Relaxed);
-    Some(handle)
+    let mut library: *mut elf::LinkMap = std::ptr::null_mut();
+    // SAFETY: RTLD_NOLOAD runs no constructor; dlinfo writes one pointer. A second thread that does the same only
+    // counts up once more.
+    let library = unsafe {
+        let handle = libc::dlopen(DRIVER.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+        if handle.is_null() || libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut library).cast()) != 0 {
+            return None;
+        }
+        library.as_ref()?
+    };
+    DRIVER_LIBRARY.store(std::ptr::from_ref(library).cast_mut(), Ordering::Release);
+    Some(library)
 }
 
 fn fill() -> bool {
@@ -130,7 +168,7 @@ fn fill() -> bool {
     if FILLED.load(Ordering::Acquire) != 0 {
         return true;
     }
-    if driver_handle().is_none() {
+    if driver().is_none() {
         return false;
     }
     for (row, entry) in ROWS.iter().enumerate() {
@@ -148,13 +186,13 @@ fn insert(address: usize, row: usize) {
     for slot in probe(address) {
         let Some((key, value)) = BY_ADDRESS.get(slot) else { return };
         match key.compare_exchange(0, address, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                value.store(row + 1, Ordering::Release);
+            Err(known) if known != address => {}
+            // Two rows at one address are two names of one function: the first name stands for both. Another thread
+            // that entered the address may not have come to the row yet, and this one must not go on without it.
+            _ => {
+                let _ = value.compare_exchange(0, row + 1, Ordering::AcqRel, Ordering::Acquire);
                 return;
             }
-            // Two rows at one address are two names of one function: the first name stands for both.
-            Err(known) if known == address => return,
-            Err(_) => {}
         }
     }
 }
@@ -174,41 +212,6 @@ fn find(address: usize) -> Option<usize> {
 fn probe(address: usize) -> impl Iterator<Item = usize> {
     let start = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
     (0..SLOTS).map(move |step| (start + step) % SLOTS)
-}
-
-/// The answer that the caller would get. For a handle the asker does not matter. RTLD_DEFAULT and RTLD_NEXT depend
-/// on it: first what follows us in the global scope is asked, which is where the driver is if it is global, then
-/// the caller's own library and what it needs.
-fn real_answer(
-    handle: *mut c_void,
-    caller: *mut c_void,
-    ask: &dyn Fn(*mut c_void) -> *mut c_void,
-) -> *mut c_void {
-    if handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT {
-        return ask(handle);
-    }
-    let global = ask(libc::RTLD_NEXT);
-    if !global.is_null() {
-        return global;
-    }
-    let Some(own) = library_of(caller) else { return std::ptr::null_mut() };
-    let found = ask(own);
-    // SAFETY: opened by `library_of`; what was found stays loaded, since its caller is running.
-    unsafe { libc::dlclose(own) };
-    found
-}
-
-/// A handle of the library that an address lies in.
-fn library_of(address: *mut c_void) -> Option<*mut c_void> {
-    // SAFETY: dladdr accepts any address; Dl_info is plain data.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(address, &mut info) == 0 || info.dli_fname.is_null() {
-            return None;
-        }
-        let handle = libc::dlopen(info.dli_fname, libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        (!handle.is_null()).then_some(handle)
-    }
 }
 
 /// `CUWARDEN_DISABLE=1`: 0 = not asked yet, 1 = no, 2 = yes.
