@@ -10,6 +10,7 @@ use crate::process::Process;
 use crate::record::identity::store_bytes;
 use crate::record::layout::{Area, MAX_DEVICES, NoteHead};
 use crate::record::snapshot::NOTE_INIT_FAILURE;
+use crate::report::size::bytes as size;
 use crate::tracking::contexts::{Context, Origin};
 use serde_json::{Value, json};
 use std::mem::offset_of;
@@ -153,15 +154,6 @@ pub(super) fn init_failure(process: &Process, api: &'static str, code: CUresult,
         process.writer.append(Area::Notes, &note, offset_of!(NoteHead, bytes));
     }
     process.events.emit(Level::Error, "init_failure", fields);
-}
-
-fn size(bytes: u64) -> String {
-    for (unit, name) in [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-        if bytes >= unit {
-            return format!("{:.2} {name}", bytes as f64 / unit as f64);
-        }
-    }
-    format!("{bytes} bytes")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod grouped;
 pub mod model;
+pub mod size;
 #[cfg(feature = "cli")]
 pub mod symbols;
 #[cfg(feature = "cli")]
