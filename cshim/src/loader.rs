@@ -10,13 +10,16 @@ use cuwarden_core::hooks::lookup::{
 };
 
 macro_rules! trampoline {
-    ($name:ident, $decide:ident, $resolve:ident, $real:ident) => {
+    ($name:ident, $own:literal, $decide:ident, $resolve:ident, $real:ident) => {
         /// # Safety
         /// As the loader's function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
+                concat!(".globl ", $own),
+                concat!(".hidden ", $own),
+                concat!($own, ":"),
                 ".cfi_startproc",
                 "endbr64",
                 "test rsi, rsi",
@@ -82,11 +85,21 @@ macro_rules! trampoline {
     };
 }
 
-trampoline!(dlsym, decide_dlsym, resolve_dlsym, REAL_DLSYM);
-trampoline!(dlvsym, decide_dlvsym, resolve_dlvsym, REAL_DLVSYM);
+trampoline!(dlsym, "cuwarden_own_dlsym", decide_dlsym, resolve_dlsym, REAL_DLSYM);
+trampoline!(dlvsym, "cuwarden_own_dlvsym", decide_dlvsym, resolve_dlvsym, REAL_DLVSYM);
+
+// The same places by names that no other library can take: `dlsym` is whoever comes first in the preload list.
+unsafe extern "C" {
+    fn cuwarden_own_dlsym();
+    fn cuwarden_own_dlvsym();
+}
 
 fn entries() -> Entries {
-    Entries { dlsym: dlsym as *mut c_void, dlvsym: dlvsym as *mut c_void, ask_through }
+    Entries {
+        dlsym: cuwarden_own_dlsym as *mut c_void,
+        dlvsym: cuwarden_own_dlvsym as *mut c_void,
+        ask_through,
+    }
 }
 
 /// Calls `real` with the first three arguments and with `returning`, the address of a `ret` instruction, as its
