@@ -74,6 +74,7 @@ static void widest(const struct exec *e, size_t need[SIM_MAX_DEVICES]) {
     for (size_t i = 0; i < e->count; i++) {
         struct graph_memory *m = e->steps[i].memory ? e->steps[i].memory : freed_by(&e->steps[i]);
         if (!m) continue;
+        if (e->steps[i].memory && m->live) continue; /* from the last launch, and counted already */
         if (e->steps[i].memory)
             now[m->device] += m->size;
         else
