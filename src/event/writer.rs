@@ -23,10 +23,16 @@ struct Shared {
     file: Option<CString>,
     file_failed: AtomicBool,
     waiting: Receiver<String>,
-    /// Lines that a thread has taken and not written yet.
-    in_hand: AtomicU32,
+    /// Lines that were handed over and are not written yet.
+    pending: AtomicU32,
     dropped: AtomicU64,
+    /// Somebody has waited in vain: nobody but the thread waits again.
+    stuck: AtomicBool,
 }
+
+/// How long the application's own threads wait, all together, for a pipe that nobody empties. In milliseconds.
+const PATIENCE_MS: i32 = 100;
+const WITHOUT_END: i32 = -1;
 
 impl Sink {
     /// To a file, or to stderr.
@@ -37,8 +43,9 @@ impl Sink {
             file,
             file_failed: AtomicBool::new(false),
             waiting,
-            in_hand: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
         };
         Sink {
             shared: Arc::new(shared),
@@ -56,25 +63,28 @@ impl Sink {
     /// Writes a line, or hands it to the thread.
     pub fn write(&self, line: String) {
         if !self.thread_allowed.load(Ordering::Relaxed) || !self.thread_runs() {
-            self.shared.write(&line);
+            self.shared.write_soon(&line);
             return;
         }
+        // Before the line can be taken, so that flush() never misses one that is in the thread's hands.
+        self.shared.pending.fetch_add(1, Ordering::Relaxed);
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.sender.try_send(line) {
+            self.shared.pending.fetch_sub(1, Ordering::Relaxed);
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Writes what is waiting in this thread, and waits a moment for a line that the other one has in hand.
+    /// Leaves the thread a moment for what is waiting, which keeps the order, and writes what it has not taken then.
     pub fn flush(&self) {
-        while let Ok(line) = self.shared.waiting.try_recv() {
-            self.shared.write(&line);
-        }
-        for _ in 0..100 {
+        for _ in 0..1000 {
             // Acquire pairs with the Release after the write.
-            if self.shared.in_hand.load(Ordering::Acquire) == 0 {
+            if self.shared.pending.load(Ordering::Acquire) == 0 {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        while let Ok(line) = self.shared.waiting.try_recv() {
+            self.shared.write_soon(&line);
         }
         // Whatever is said from here on is said at once.
         self.thread_allowed.store(false, Ordering::Relaxed);
@@ -102,12 +112,10 @@ impl Sink {
 
 impl Shared {
     fn run(&self) {
-        // Lets flush() see that a line is neither waiting nor written.
         loop {
             let Ok(line) = self.waiting.recv() else { return };
-            self.in_hand.store(1, Ordering::Relaxed);
-            self.write(&line);
-            self.in_hand.store(0, Ordering::Release);
+            self.write(&line, WITHOUT_END);
+            self.pending.fetch_sub(1, Ordering::Release);
             self.say_dropped();
         }
     }
@@ -115,15 +123,26 @@ impl Shared {
     fn say_dropped(&self) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            self.write(&format!("{{\"level\":\"warn\",\"event\":\"events_dropped\",\"count\":{dropped}}}\n"));
+            let line = format!("{{\"level\":\"warn\",\"event\":\"events_dropped\",\"count\":{dropped}}}\n");
+            if self.write(&line, 0) == Outcome::NoRoom {
+                self.dropped.fetch_add(dropped, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes from a thread that has better things to do than to wait.
+    fn write_soon(&self, line: &str) {
+        let patience = if self.stuck.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
+        if self.write(line, patience) == Outcome::NoRoom {
+            self.stuck.store(true, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// One write of the whole line, so that lines of several processes do not mix.
-    fn write(&self, line: &str) {
+    fn write(&self, line: &str, patience_ms: i32) -> Outcome {
         let Some(path) = self.file.as_ref().filter(|_| !self.file_failed.load(Ordering::Relaxed)) else {
-            write_to(libc::STDERR_FILENO, line);
-            return;
+            return write_to(libc::STDERR_FILENO, line, patience_ms);
         };
         let flags = libc::O_WRONLY
             | libc::O_APPEND
@@ -134,62 +153,106 @@ impl Shared {
         // SAFETY: a NUL-terminated path. The file is opened for each line: a descriptor that is kept could be closed
         // by the application and become something else.
         let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600 as libc::c_uint) };
-        if fd < 0 {
-            if !self.file_failed.swap(true, Ordering::Relaxed) {
-                let reason = std::io::Error::last_os_error();
-                let text =
-                    format!("CUWARDEN_LOG_FILE {}: {reason}; events go to stderr", path.to_string_lossy());
-                let text = serde_json::Value::from(text);
-                write_to(
-                    libc::STDERR_FILENO,
-                    &format!("{{\"level\":\"warn\",\"event\":\"log_file_unusable\",\"message\":{text}}}\n"),
-                );
-            }
-            write_to(libc::STDERR_FILENO, line);
-            return;
+        let mut outcome =
+            Outcome::Failed(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+        if fd >= 0 {
+            outcome = write_to(fd, line, patience_ms);
+            // SAFETY: opened above, used by nobody else.
+            unsafe { libc::close(fd) };
         }
-        write_to(fd, line);
-        // SAFETY: opened above, used by nobody else.
-        unsafe { libc::close(fd) };
+        let Outcome::Failed(error) = outcome else { return outcome };
+        if !self.file_failed.swap(true, Ordering::Relaxed) {
+            let reason = std::io::Error::from_raw_os_error(error);
+            let text = format!("CUWARDEN_LOG_FILE {}: {reason}; events go to stderr", path.to_string_lossy());
+            let text = serde_json::Value::from(text);
+            write_to(
+                libc::STDERR_FILENO,
+                &format!("{{\"level\":\"warn\",\"event\":\"log_file_unusable\",\"message\":{text}}}\n"),
+                patience_ms,
+            );
+        }
+        write_to(libc::STDERR_FILENO, line, patience_ms)
     }
 }
 
-fn write_to(fd: i32, line: &str) {
-    without_sigpipe(|| {
-        let mut rest = line.as_bytes();
-        while !rest.is_empty() {
-            // SAFETY: the buffer is valid for its length.
-            let written = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
-            let error = std::io::Error::last_os_error().raw_os_error();
-            match usize::try_from(written) {
-                Ok(0) => return false,
-                Ok(written) => rest = rest.get(written..).unwrap_or(&[]),
-                Err(_) if error == Some(libc::EINTR) => {}
-                Err(_) => return error == Some(libc::EPIPE),
-            }
-        }
-        false
-    });
+/// What became of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Written,
+    /// Nobody empties the pipe.
+    NoRoom,
+    /// With this error.
+    Failed(i32),
 }
 
-/// Runs `write`, which answers whether it met a broken pipe, without the signal that would end an application
-/// for a line that it did not write.
-fn without_sigpipe(write: impl FnOnce() -> bool) {
-    // SAFETY: sigset_t is plain data; the mask is put back as it was, and only a SIGPIPE that this write caused is
+fn write_to(fd: i32, line: &str, patience_ms: i32) -> Outcome {
+    // What a pipe with any room takes without waiting. A file has no such limit, and its lines stay whole.
+    let most = if is_file(fd) { usize::MAX } else { libc::PIPE_BUF };
+    let mut outcome = Outcome::Written;
+    without_signals(|| {
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            if !has_room(fd, patience_ms) {
+                outcome = Outcome::NoRoom;
+                return None;
+            }
+            // SAFETY: the buffer is valid for its length.
+            let written = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len().min(most)) };
+            let error = std::io::Error::last_os_error().raw_os_error();
+            match usize::try_from(written) {
+                Ok(0) => return None,
+                Ok(written) => rest = rest.get(written..).unwrap_or(&[]),
+                Err(_) if error == Some(libc::EINTR) => {}
+                Err(_) => {
+                    outcome = Outcome::Failed(error.unwrap_or(libc::EIO));
+                    return error;
+                }
+            }
+        }
+        None
+    });
+    outcome
+}
+
+fn is_file(fd: i32) -> bool {
+    // SAFETY: stat is plain data; zero is valid.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer; a descriptor that is closed gives an error.
+    unsafe { libc::fstat(fd, &mut status) == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG }
+}
+
+/// Waits for room. An error or a hang-up counts as room: the write says what it is.
+fn has_room(fd: i32, patience_ms: i32) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, valid for the call.
+    unsafe { libc::poll(&mut asked, 1, patience_ms) != 0 }
+}
+
+/// Runs `write`, which answers the error that it met, without the signal that would end an application for a line
+/// that it did not write: SIGPIPE where nobody reads any more, SIGXFSZ where the file may not grow.
+fn without_signals(write: impl FnOnce() -> Option<i32>) {
+    // SAFETY: sigset_t is plain data; the mask is put back as it was, and only a signal that this write caused is
     // taken away.
     unsafe {
-        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let mut both: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
         let mut pending: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut pipe);
-        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigemptyset(&mut both);
+        libc::sigaddset(&mut both, libc::SIGPIPE);
+        libc::sigaddset(&mut both, libc::SIGXFSZ);
         libc::sigpending(&mut pending);
-        let already = libc::sigismember(&pending, libc::SIGPIPE) == 1;
-        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) == 0;
-        let broken = write();
-        if broken && blocked && !already {
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &both, &mut before) == 0;
+        let caused = match write() {
+            Some(libc::EPIPE) => Some(libc::SIGPIPE),
+            Some(libc::EFBIG) => Some(libc::SIGXFSZ),
+            _ => None,
+        };
+        if let Some(signal) = caused.filter(|signal| blocked && libc::sigismember(&pending, *signal) != 1) {
+            let mut one: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut one);
+            libc::sigaddset(&mut one, signal);
             let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &no_wait);
+            libc::sigtimedwait(&one, std::ptr::null_mut(), &no_wait);
         }
         if blocked {
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());

@@ -5,6 +5,7 @@ use crate::policy::config::Level;
 use crate::record::identity::realtime_ns;
 use crate::record::layout::Area;
 use crate::record::snapshot::Snapshot;
+use crate::record::writer::may_reach;
 use crate::report::model::{Report, Termination};
 use serde_json::json;
 use std::io;
@@ -51,6 +52,7 @@ fn write(process: &Process, folder: &Path) -> io::Result<()> {
     let snapshot = snapshot(process).ok_or(io::ErrorKind::InvalidData)?;
     let report = Report::from_snapshot(&snapshot, Termination::Exit, realtime_ns());
     let text = serde_json::to_vec(&report)?;
+    may_reach(text.len() as u64)?;
     std::fs::create_dir_all(folder)?;
     let target = folder.join(format!("cuwarden-{}.json", process.pid));
     let partial: PathBuf = folder.join(format!(".cuwarden-{}.json.tmp", process.pid));

@@ -293,6 +293,7 @@ fn open(path: &Path, flags: i32, mode: libc::mode_t) -> io::Result<OwnedFd> {
 
 /// Takes the blocks now: writing to a hole of a full disk through a mapping would end the process by SIGBUS.
 fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
+    may_reach(offset.saturating_add(bytes))?;
     // SAFETY: a valid descriptor and plain numbers.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) } == 0 {
         return Ok(());
@@ -311,6 +312,14 @@ fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file may have so many bytes (`ulimit -f`). To try would be answered with a signal that ends the process.
+pub fn may_reach(bytes: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a place for the answer; on failure it stays without a limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    if bytes > limit.rlim_cur { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
 }
 
 fn map_shared(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<*mut u8> {
