@@ -83,8 +83,9 @@ fn create(
         class,
         |process: &'static Process| {
             let descriptor = descriptor.filter(|d| !handle.is_null() && d.Width != 0)?;
+            let bytes = Some(size(&descriptor)).filter(|bytes| sizes::is_possible(*bytes))?;
             let (context, device) = current(process)?;
-            Some(Wanted { device, bytes: size(&descriptor), owner: context as u64 })
+            Some(Wanted { device, bytes, owner: context as u64 })
         },
         real,
         // SAFETY: not null, and written by the driver when it succeeds.

@@ -5,9 +5,11 @@ use super::driver;
 use super::guard::{Before, around};
 use super::refuse::{self, context_device, device_number};
 use super::table::{Id, hook};
+use super::vmm;
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
 use crate::process::Process;
+use crate::record::layout::Class;
 use crate::tracking::contexts::{Context, Origin};
 use crate::tracking::index::Allocation;
 use core::ffi::c_void;
@@ -54,6 +56,8 @@ hook! {
             |process, owned, code| {
                 if code != CUDA_SUCCESS {
                     process.contexts.attach(ctx as usize);
+                } else {
+                    process.contexts.remove_if_unused(ctx as usize);
                 }
                 settle_owned(process, owned, code);
                 code
@@ -169,26 +173,37 @@ fn end_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
         },
         real,
         |process, &(number, before), code| {
-            if code == CUDA_SUCCESS && driver::primary_is_active(device) != Some(true) {
-                let handles = process.contexts.primaries(number);
-                let owned = process.index.remove_where(&process.writer, &|allocation| {
-                    !super::pool::is_from_pool(allocation)
-                        && handles.contains(&(allocation.owner as usize))
-                        && allocation.born_ns <= before
-                });
-                for handle in handles {
-                    process.contexts.remove(handle);
-                }
-                settle_owned(process, &owned, code);
-                super::pool::refresh_all(process, number);
+            if code == CUDA_SUCCESS {
+                primary_may_have_ended(process, number, before);
             }
             code
         },
     )
 }
 
+fn primary_may_have_ended(process: &Process, device: u8, before: u64) {
+    if driver::primary_is_active(device.into()) == Some(true) {
+        return;
+    }
+    let handles = process.contexts.primaries(device);
+    let owned = process.index.remove_where(&process.writer, &|allocation| {
+        !super::pool::is_from_pool(allocation)
+            && handles.contains(&(allocation.owner as usize))
+            && allocation.born_ns <= before
+    });
+    for handle in handles {
+        process.contexts.remove(handle);
+    }
+    settle_owned(process, &owned, CUDA_SUCCESS);
+    super::pool::refresh_all(process, device);
+}
+
 fn settle_owned(process: &Process, owned: &[Allocation], code: CUresult) {
     for allocation in owned {
         freed(process, allocation, code);
+        if code == CUDA_SUCCESS && matches!(allocation.class, Class::Array | Class::MipmappedArray) {
+            // What was mapped into a sparse array may be gone with it.
+            vmm::array_destroyed(process, allocation.address);
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! Graph memory: taken when a graph with allocation nodes is launched, kept by the driver until it is trimmed.
 
 use super::guard::{Before, around};
-use super::pool::{GRAPH_POOL, charge, note_unused};
-use super::refuse::{self, deny, device_number};
+use super::pool::{GRAPH_POOL, begin, charge, note_unused};
+use super::refuse::{deny, device_number};
 use super::table::{Id, hook, real as real_function};
 use super::{driver, vmm};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
+use crate::ledger::Denied;
+use crate::policy::sizes;
 use crate::process::Process;
 use crate::record::layout::Class;
-use crate::tracking::graphs::Needs;
+use crate::tracking::graphs::{Executable, Needs};
+use crate::tracking::pools::Done;
 use core::ffi::{c_char, c_void};
 
 /// Child graphs inside child graphs deeper than this are not looked into.
@@ -29,44 +32,48 @@ hook! {
         add_node(nodeParams, real)
     }
     fn cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) |real| {
-        instantiate(phGraphExec, hGraph, real)
+        instantiate(Id::cuGraphInstantiate, phGraphExec, hGraph, 0, &real)
     }
     fn cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) |real| {
-        instantiate(phGraphExec, hGraph, real)
+        instantiate(Id::cuGraphInstantiate_v2, phGraphExec, hGraph, 0, &real)
     }
     fn cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: u64) |real| {
-        instantiate(phGraphExec, hGraph, real)
+        instantiate(Id::cuGraphInstantiateWithFlags, phGraphExec, hGraph, flags, &real)
     }
-    fn cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut c_void) |real| {
-        instantiate(phGraphExec, hGraph, real)
+    fn cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut u64) |real| {
+        // SAFETY: the driver reads the same structure, which begins with the flags; null is checked.
+        let flags = unsafe { instantiateParams.as_ref() }.copied().unwrap_or(0);
+        instantiate(Id::cuGraphInstantiateWithParams, phGraphExec, hGraph, flags, &real)
     }
-    fn cuGraphInstantiateWithParams_ptsz(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut c_void) |real| {
-        instantiate(phGraphExec, hGraph, real)
+    fn cuGraphInstantiateWithParams_ptsz(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut u64) |real| {
+        // SAFETY: as above.
+        let flags = unsafe { instantiateParams.as_ref() }.copied().unwrap_or(0);
+        instantiate(Id::cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, flags, &real)
     }
     fn cuGraphExecDestroy(hGraphExec: CUgraphExec) |real| {
         around(
             // After the call the handle may be another graph's.
             |process| match process.graphs.remove(hGraphExec as u64) {
-                Some(needs) => Before::Then(needs),
+                Some(executable) => Before::Then(executable),
                 None => Before::Pass,
             },
             real,
-            |process, needs, code| {
-                for (device, _) in needs {
+            |process, executable, code| {
+                for (device, _) in &executable.needs {
                     settle(process, Id::cuGraphLaunch, *device, 0);
                 }
                 if code != CUDA_SUCCESS {
-                    process.graphs.add(hGraphExec as u64, needs.clone());
+                    process.graphs.add(hGraphExec as u64, executable.clone());
                 }
                 code
             },
         )
     }
     fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) |real| {
-        launch(Id::cuGraphUpload, hGraphExec, hStream, false, real)
+        launch(Id::cuGraphUpload, hGraphExec, hStream, false, &real)
     }
     fn cuGraphUpload_ptsz(hGraphExec: CUgraphExec, hStream: CUstream) |real| {
-        launch(Id::cuGraphUpload_ptsz, hGraphExec, hStream, true, real)
+        launch(Id::cuGraphUpload_ptsz, hGraphExec, hStream, true, &real)
     }
     fn cuDeviceGraphMemTrim(device: CUdevice) |real| {
         around(
@@ -76,6 +83,7 @@ hook! {
             },
             real,
             |process, &device, code| {
+                process.graphs.note_trim(device);
                 settle(process, Id::cuGraphLaunch, device, 0);
                 code
             },
@@ -111,7 +119,7 @@ unsafe fn any_launch(api: Id, executable: CUgraphExec, stream: CUstream, per_thr
     // SAFETY: the caller's own arguments.
     let real = move || unsafe { function(executable, stream) };
     if Process::current().is_some_and(|process| process.graphs.any()) {
-        launch(api, executable, stream, per_thread, real)
+        launch(api, executable, stream, per_thread, &real)
     } else {
         real()
     }
@@ -133,7 +141,17 @@ fn add_node(params: *const u32, real: impl FnOnce() -> CUresult) -> CUresult {
     if unsafe { params.as_ref() } == Some(&CU_GRAPH_NODE_TYPE_MEM_ALLOC) { note_node(real) } else { real() }
 }
 
-fn instantiate(out: *mut CUgraphExec, graph: CUgraph, real: impl FnOnce() -> CUresult) -> CUresult {
+/// The graph is uploaded as well: that takes its memory.
+const CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: u64 = 2;
+
+fn instantiate(
+    api: Id,
+    out: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+    real: &dyn Fn() -> CUresult,
+) -> CUresult {
+    let uploads = flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD != 0;
     around(
         |process| {
             if out.is_null() || !process.graphs.may_exist() {
@@ -141,13 +159,19 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, real: impl FnOnce() -> CUr
             }
             let mut needs = Needs::new();
             driver::while_relaxed(|| add_needs(graph, &mut needs, 0));
-            Before::Then(needs)
+            let executable = Executable { needs, resident: uploads };
+            let nothing = Needs::new();
+            match reserve_all(process, api, if uploads { &executable.needs } else { &nothing }, false) {
+                Ok(pending) => Before::Then((executable, pending)),
+                Err((device, bytes, denied)) => Before::Answer(deny(process, api, device, bytes, denied)),
+            }
         },
         real,
-        |process, needs, code| {
+        |process, (executable, pending), code| {
+            settle_all(process, api, pending);
             if code == CUDA_SUCCESS {
                 // SAFETY: not null, and written by the driver, which succeeded.
-                process.graphs.add(unsafe { *out } as u64, needs.clone());
+                process.graphs.add(unsafe { *out } as u64, executable.clone());
             }
             code
         },
@@ -175,82 +199,106 @@ fn add_needs(graph: CUgraph, needs: &mut Needs, depth: u32) {
     }
 }
 
-/// What one launch may make the driver take, by device: reserved in the account until it is known.
-type Growth = Vec<(u8, u64)>;
-
 fn launch(
     api: Id,
     executable: CUgraphExec,
     stream: CUstream,
     per_thread: bool,
-    real: impl FnOnce() -> CUresult,
+    real: &dyn Fn() -> CUresult,
 ) -> CUresult {
     around(
         |process| {
-            let Some(needs) = process.graphs.needs(executable as u64) else { return Before::Pass };
+            let Some(Executable { needs, resident }) = process.graphs.find(executable as u64) else {
+                return Before::Pass;
+            };
             if driver::is_capturing(stream, per_thread) {
                 return Before::Pass;
             }
-            let mut growth = Growth::new();
-            for (device, bytes) in needs {
-                match reserve(process, api, device, bytes) {
-                    Ok(reserved) => growth.push((device, reserved)),
-                    Err(denied) => {
-                        for (device, reserved) in growth {
-                            if let Some(account) = process.account(device) {
-                                account.release(reserved);
-                            }
-                        }
-                        return Before::Answer(deny(process, api, device, bytes, denied));
-                    }
-                }
+            match reserve_all(process, api, &needs, resident) {
+                Ok(pending) => Before::Then(pending),
+                Err((device, bytes, denied)) => Before::Answer(deny(process, api, device, bytes, denied)),
             }
-            Before::Then(growth)
         },
         real,
-        |process, growth, code| {
-            for (device, reserved) in growth {
-                settle(process, api, *device, *reserved);
+        |process, pending, code| {
+            settle_all(process, api, pending);
+            if code == CUDA_SUCCESS {
+                process.graphs.note_resident(executable as u64);
             }
             code
         },
     )
 }
 
-/// Reserves what a launch of `bytes` may add to what the driver has reserved already.
-fn reserve(process: &Process, api: Id, device: u8, bytes: u64) -> Result<u64, crate::ledger::Denied> {
-    if refuse::account(process, device).is_none() {
-        return Ok(0);
+/// Charges what a launch may add to what the driver has reserved already, on all devices or on none; answers what
+/// is pending of it.
+fn reserve_all(
+    process: &Process,
+    api: Id,
+    needs: &Needs,
+    resident: bool,
+) -> Result<Needs, (u8, u64, Denied)> {
+    let mut pending = Needs::new();
+    for &(device, bytes) in needs.iter().filter(|(_, bytes)| sizes::is_possible(*bytes)) {
+        match reserve(process, api, device, bytes, resident) {
+            Ok(bytes) => pending.push((device, bytes)),
+            Err(denied) => {
+                settle_all(process, api, &pending);
+                return Err((device, bytes, denied));
+            }
+        }
     }
-    let growth = || {
-        let (reserved, used) =
-            driver::while_relaxed(|| driver::graph_memory(device.into())).unwrap_or((0, 0));
-        let growth = bytes.saturating_sub(reserved.saturating_sub(used));
-        // The driver reserves in whole blocks.
-        growth.checked_next_multiple_of(BLOCK).unwrap_or(growth)
-    };
-    settle(process, api, device, 0);
-    let wanted = growth();
-    refuse::reserve(process, device, wanted).map(|_| wanted)
+    Ok(pending)
 }
 
-/// The granularity of graph memory on the drivers known.
-const BLOCK: u64 = 2 << 20;
+fn settle_all(process: &Process, api: Id, pending: &Needs) {
+    for (device, bytes) in pending {
+        settle(process, api, *device, *bytes);
+    }
+}
+
+/// How often a launch that does not fit looks whether another one's answer, which is on its way, makes room.
+const PATIENCE: u32 = 100;
+
+fn reserve(process: &Process, api: Id, device: u8, bytes: u64, resident: bool) -> Result<u64, Denied> {
+    let pool = GRAPH_POOL | u64::from(device);
+    settle(process, api, device, 0);
+    if resident {
+        // What a launch maps stays mapped for the next one, although the driver may call it used: to refuse for
+        // want of more would refuse what fits. Should it have gone elsewhere, the answer after the launch says so.
+        let free = |growth| if growth == 0 { Ok(()) } else { Err(()) };
+        return Ok(process.pools.begin(pool, device, bytes, free).map_or(0, |()| bytes));
+    }
+    let mut result = begin(process, pool, device, bytes);
+    for _ in 0..PATIENCE {
+        if result.is_ok() || process.pools.pending(pool) == 0 {
+            break;
+        }
+        std::thread::yield_now();
+        settle(process, api, device, 0);
+        result = begin(process, pool, device, bytes);
+    }
+    result.map(|()| bytes)
+}
 
 /// Gives unused graph memory back, when the quota would refuse otherwise.
 pub(super) fn trim(process: &Process, device: u8) {
     if process.graphs.may_exist() {
         driver::while_relaxed(|| driver::trim_graphs(device.into()));
+        process.graphs.note_trim(device);
         settle(process, Id::cuGraphLaunch, device, 0);
     }
 }
 
-fn settle(process: &Process, api: Id, device: u8, reserved: u64) {
+/// `pending`: what was reserved for a launch that the driver has answered, in bytes.
+fn settle(process: &Process, api: Id, device: u8, pending: u64) {
     let pool = GRAPH_POOL | u64::from(device);
     let ticket = process.pools.ticket(pool, device);
-    let held = driver::while_relaxed(|| driver::graph_memory(device.into())).map(|(held, _)| held);
-    if let Some(change) = process.pools.settle(pool, ticket, held, 0, 0) {
-        charge(process, device, change.before, change.after, reserved);
-        note_unused(process, api, Class::GraphReserve, pool, device, change.unused);
-    }
+    let memory = driver::while_relaxed(|| driver::graph_memory(device.into()));
+    let done = Done { pending, reserved: memory.map(|m| m.0), used: memory.map(|m| m.1), ..Done::default() };
+    process.pools.settle(pool, ticket, done, |change| {
+        charge(process, change);
+        // Pointers from graphs have no records of their own: the reserve stands for them.
+        note_unused(process, api, Class::GraphReserve, pool, device, change.after);
+    });
 }

@@ -87,7 +87,7 @@ fn pitched(
 
 #[inline]
 fn wanted(process: &Process, null: bool, bytes: u64) -> Option<Wanted> {
-    if null || bytes == 0 {
+    if null || bytes == 0 || !sizes::is_possible(bytes) {
         return None;
     }
     let (context, device) = current(process)?;

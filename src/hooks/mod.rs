@@ -17,6 +17,7 @@ mod module;
 mod pool;
 mod private_table;
 mod refuse;
+mod synchronize;
 pub mod table;
 mod vmm;
 

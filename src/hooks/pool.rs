@@ -10,36 +10,38 @@ use super::refuse::{self, context_device, current, deny, device_number};
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
-use crate::ledger::Reserved;
+use crate::ledger::Denied;
+use crate::policy::sizes;
 use crate::process::Process;
 use crate::record::layout::Class;
 use crate::tracking::index::Allocation;
+use crate::tracking::pools::{Change, Done, Home};
 
 hook! {
     fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) |real| {
-        take(Id::cuMemAllocAsync, dptr, bytesize, None, hStream, false, real)
+        take(Id::cuMemAllocAsync, dptr, bytesize, None, hStream, false, &real)
     }
     fn cuMemAllocAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) |real| {
-        take(Id::cuMemAllocAsync_ptsz, dptr, bytesize, None, hStream, true, real)
+        take(Id::cuMemAllocAsync_ptsz, dptr, bytesize, None, hStream, true, &real)
     }
     fn cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) |real| {
-        take(Id::cuMemAllocFromPoolAsync, dptr, bytesize, Some(pool), hStream, false, real)
+        take(Id::cuMemAllocFromPoolAsync, dptr, bytesize, Some(pool), hStream, false, &real)
     }
     fn cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) |real| {
-        take(Id::cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, Some(pool), hStream, true, real)
+        take(Id::cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, Some(pool), hStream, true, &real)
     }
     fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) |real| {
-        give(dptr, hStream, false, real)
+        give(dptr, hStream, false, &real)
     }
     fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, hStream: CUstream) |real| {
-        give(dptr, hStream, true, real)
+        give(dptr, hStream, true, &real)
     }
     fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) |real| {
-        and_settle(pool, real)
+        and_settle(pool, &real)
     }
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attr: u32, value: *mut core::ffi::c_void) |real| {
         // A lower release threshold gives memory back.
-        and_settle(pool, real)
+        and_settle(pool, &real)
     }
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps) |real| {
         create(pool, poolProps, real)
@@ -64,8 +66,6 @@ pub(super) fn is_from_pool(allocation: &Allocation) -> bool {
 struct Taking {
     wanted: Wanted,
     pool: CUmemoryPool,
-    /// Reserved in the account for the pool's growth, in bytes.
-    growth: u64,
 }
 
 fn take(
@@ -75,11 +75,11 @@ fn take(
     pool: Option<CUmemoryPool>,
     stream: CUstream,
     per_thread: bool,
-    real: impl FnOnce() -> CUresult,
+    real: &dyn Fn() -> CUresult,
 ) -> CUresult {
     around(
         |process| {
-            if out.is_null() || bytes == 0 {
+            if out.is_null() || bytes == 0 || !sizes::is_possible(bytes as u64) {
                 return Before::Pass;
             }
             if driver::is_capturing(stream, per_thread) {
@@ -91,29 +91,19 @@ fn take(
                 return Before::Pass;
             };
             let wanted = Wanted { device, bytes: bytes as u64, owner: pool as u64 };
-            if refuse::account(process, device).is_none() {
-                return Before::Pass;
-            }
-            // What was reserved may have been given back since: then the books are on the safe side.
-            let growth = process.pools.expected_growth(pool as u64, device, wanted.bytes);
-            let reserved = refuse::reserve(process, device, growth).map(|_| growth).or_else(|_| {
-                // The trim may have changed what is needed.
-                let growth = process.pools.expected_growth(pool as u64, device, wanted.bytes);
-                refuse::reserve(process, device, growth).map(|_| growth)
-            });
-            match reserved {
-                Ok(growth) => Before::Then(Taking { wanted, pool, growth }),
+            match begin(process, pool as u64, device, wanted.bytes) {
+                Ok(()) => Before::Then(Taking { wanted, pool }),
                 Err(denied) => Before::Answer(deny(process, api, device, wanted.bytes, denied)),
             }
         },
         real,
-        |process, taking, code| {
-            let &Taking { wanted, pool, growth } = taking;
+        |process, &Taking { wanted, pool }, code| {
+            let pending = Done { pending: wanted.bytes, ..Done::default() };
             if code != CUDA_SUCCESS {
-                settle(process, pool, wanted.device, growth, 0, 0);
+                settle(process, pool, wanted.device, pending);
                 return code;
             }
-            settle(process, pool, wanted.device, growth, wanted.bytes, 0);
+            settle(process, pool, wanted.device, Done { allocated: wanted.bytes, ..pending });
             // SAFETY: not null, and written by the driver, which succeeded.
             let address = unsafe { *out };
             record(process, api, Class::Pointer, wanted, Got { address, bytes: wanted.bytes });
@@ -122,6 +112,18 @@ fn take(
     )
 }
 
+/// Charges what a pool is expected to grow by, giving unused memory back first if there is no room without.
+pub(super) fn begin(process: &Process, pool: u64, device: u8, bytes: u64) -> Result<(), Denied> {
+    let Some(account) = refuse::account(process, device) else { return Ok(()) };
+    let attempt = || process.pools.begin(pool, device, bytes, |growth| account.reserve(growth).map(|_| ()));
+    attempt().or_else(|_| {
+        trim_all(process, device);
+        super::graph::trim(process, device);
+        attempt()
+    })
+}
+
+/// `None`: not device memory, or not to be known.
 fn pool_and_device(
     process: &Process,
     pool: Option<CUmemoryPool>,
@@ -132,13 +134,11 @@ fn pool_and_device(
         let device = stream_device(process, stream, per_thread)?;
         return Some((driver::current_pool(device.into())?, device));
     };
-    if process.pools.is_elsewhere(pool as u64) {
-        return None;
+    match process.pools.home(pool as u64).or_else(|| pool_home(pool)) {
+        Some(Home::Device(device)) => Some((pool, device)),
+        Some(Home::Elsewhere) => None,
+        None => Some((pool, stream_device(process, stream, per_thread)?)),
     }
-    let known = process.pools.device(pool as u64);
-    let device =
-        known.or_else(|| pool_device(pool)).or_else(|| stream_device(process, stream, per_thread))?;
-    Some((pool, device))
 }
 
 /// The default streams belong to the current context, others to the one they were made in.
@@ -153,27 +153,49 @@ fn stream_device(process: &Process, stream: CUstream, per_thread: bool) -> Optio
     context_device(process, context).or(Some(device))
 }
 
-/// Drivers since 12.8 say where a pool lies; before, a pool is recognised as a device's default or current one.
-fn pool_device(pool: CUmemoryPool) -> Option<u8> {
+/// Of a pool that we did not see made. Drivers since 12.8 say where a pool lies; before, a pool is recognised as
+/// a device's default or current one.
+fn pool_home(pool: CUmemoryPool) -> Option<Home> {
     const CU_MEMPOOL_ATTR_LOCATION_ID: u32 = 11;
     const CU_MEMPOOL_ATTR_LOCATION_TYPE: u32 = 12;
-    if driver::pool_attribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE) == Some(CU_MEM_LOCATION_TYPE_DEVICE.into())
-    {
-        return device_number(driver::pool_attribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID)? as CUdevice);
+    if let Some(kind) = driver::pool_attribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE) {
+        let id = driver::pool_attribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID)?;
+        let location = CUmemLocation { kind: kind as u32, id: id as i32 };
+        return Some(super::vmm::located_on(location).map_or(Home::Elsewhere, Home::Device));
     }
     (0..driver::device_count()?)
         .find(|device| {
             driver::default_pool(*device) == Some(pool) || driver::current_pool(*device) == Some(pool)
         })
         .and_then(device_number)
+        .map(Home::Device)
 }
 
-fn give(
-    address: CUdeviceptr,
-    stream: CUstream,
-    per_thread: bool,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
+fn create(out: *mut CUmemoryPool, props: *const CUmemPoolProps, real: impl FnOnce() -> CUresult) -> CUresult {
+    around(
+        |process| {
+            // SAFETY: the driver reads the same structure; null is checked.
+            let Some(props) = unsafe { props.as_ref() }.filter(|_| !out.is_null()) else {
+                return Before::Pass;
+            };
+            let located = super::vmm::located_on(props.location).map(Home::Device);
+            // Managed memory counts like cuMemAllocManaged's, wherever it is now.
+            let managed = props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+            let here = || current(process).map(|(_, device)| Home::Device(device)).filter(|_| managed);
+            Before::Then(located.or_else(here).unwrap_or(Home::Elsewhere))
+        },
+        real,
+        |process, home, code| {
+            if code == CUDA_SUCCESS {
+                // SAFETY: not null, and written by the driver, which succeeded.
+                process.pools.note(unsafe { *out } as u64, *home);
+            }
+            code
+        },
+    )
+}
+
+fn give(address: CUdeviceptr, stream: CUstream, per_thread: bool, real: &dyn Fn() -> CUresult) -> CUresult {
     around(
         |process| {
             if driver::is_capturing(stream, per_thread) {
@@ -194,10 +216,11 @@ fn give(
 
 /// A pool allocation was freed: its bytes are unused now, and perhaps given back.
 pub(super) fn freed(process: &Process, allocation: &Allocation) {
-    settle(process, allocation.owner as CUmemoryPool, allocation.device, 0, 0, allocation.bytes);
+    let done = Done { freed: allocation.bytes, ..Done::default() };
+    settle(process, allocation.owner as CUmemoryPool, allocation.device, done);
 }
 
-fn and_settle(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
+fn and_settle(pool: CUmemoryPool, real: &dyn Fn() -> CUresult) -> CUresult {
     around(
         |process| match process.pools.device(pool as u64) {
             Some(device) => Before::Then(device),
@@ -211,47 +234,22 @@ fn and_settle(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     )
 }
 
-fn create(out: *mut CUmemoryPool, props: *const CUmemPoolProps, real: impl FnOnce() -> CUresult) -> CUresult {
-    around(
-        |process| {
-            // SAFETY: the driver reads the same structure; null is checked.
-            match unsafe { props.as_ref() } {
-                Some(props) if !out.is_null() => {
-                    // Managed memory counts like cuMemAllocManaged's, wherever it is now.
-                    let managed = props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
-                    let located = super::vmm::located_on(props.location);
-                    let here = || current(process).map(|(_, device)| device).filter(|_| managed);
-                    Before::Then(located.or_else(here))
-                }
-                _ => Before::Pass,
-            }
-        },
-        real,
-        |process, device, code| {
-            if code == CUDA_SUCCESS {
-                // SAFETY: not null, and written by the driver, which succeeded.
-                process.pools.created(unsafe { *out } as u64, *device);
-            }
-            code
-        },
-    )
-}
-
 fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     around(
-        |process| match process.pools.device(pool as u64) {
-            Some(device) => {
-                process.pools.destroy(pool as u64);
-                Before::Then(device)
+        |process| match process.pools.home(pool as u64) {
+            Some(home) => {
+                process.pools.doom(pool as u64);
+                Before::Then(home)
             }
             None => Before::Pass,
         },
         real,
-        |process, &device, code| {
-            if code == CUDA_SUCCESS {
-                refresh(process, pool, device);
-            } else {
-                process.pools.undo_destroy(pool as u64);
+        |process, &home, code| {
+            match home {
+                _ if code != CUDA_SUCCESS => process.pools.reprieve(pool as u64),
+                Home::Elsewhere => process.pools.forget_elsewhere(pool as u64),
+                // Gone with all that it has, unless allocations from it are still alive.
+                Home::Device(device) => settle(process, pool, device, Done::default()),
             }
             code
         },
@@ -260,7 +258,7 @@ fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Asks what a pool has reserved and brings the books in line.
 pub(super) fn refresh(process: &Process, pool: CUmemoryPool, device: u8) {
-    settle(process, pool, device, 0, 0, 0);
+    settle(process, pool, device, Done::default());
 }
 
 /// Brings the books of all pools of a device in line: a reset may have emptied them.
@@ -270,13 +268,18 @@ pub(super) fn refresh_all(process: &Process, device: u8) {
     }
 }
 
+/// Brings the books of the pools in line that may just have given something back.
+pub(super) fn refresh_unused(process: &Process) {
+    for (pool, device) in process.pools.with_unused().into_iter().filter(|(pool, _)| pool & GRAPH_POOL == 0) {
+        refresh(process, pool as CUmemoryPool, device);
+    }
+}
+
 /// Trims the pools of a device, when the quota would refuse otherwise.
 pub(super) fn trim_all(process: &Process, device: u8) {
     for pool in process.pools.of_device(device).into_iter().filter(|pool| pool & GRAPH_POOL == 0) {
         let pool = pool as CUmemoryPool;
-        if process.pools.may_be_asked(pool as u64) {
-            driver::while_relaxed(|| driver::trim_pool(pool));
-        }
+        driver::while_relaxed(|| driver::trim_pool(pool));
         refresh(process, pool, device);
     }
 }
@@ -284,32 +287,25 @@ pub(super) fn trim_all(process: &Process, device: u8) {
 /// Marks the stand-in for a device's graph memory among the pools: no handle has this bit.
 pub(super) const GRAPH_POOL: u64 = 1 << 63;
 
-fn settle(process: &Process, pool: CUmemoryPool, device: u8, growth: u64, allocated: u64, freed: u64) {
+fn settle(process: &Process, pool: CUmemoryPool, device: u8, mut done: Done) {
     let ticket = process.pools.ticket(pool as u64, device);
-    let reserved = if process.pools.may_be_asked(pool as u64) {
-        driver::while_relaxed(|| driver::pool_reserved(pool))
-    } else {
-        None
-    };
-    if let Some(change) = process.pools.settle(pool as u64, ticket, reserved, allocated, freed) {
-        charge(process, change.device, change.before, change.after, growth);
-        note_unused(process, Id::cuMemAllocAsync, Class::PoolReserve, pool as u64, device, change.unused);
-        if change.after == 0 {
-            process.pools.forget_if_gone(pool as u64);
-        }
+    if ticket.is_some() {
+        done.reserved = driver::while_relaxed(|| driver::pool_reserved(pool));
     }
+    process.pools.settle(pool as u64, ticket, done, |change| {
+        charge(process, change);
+        note_unused(process, Id::cuMemAllocAsync, Class::PoolReserve, pool as u64, device, change.unused);
+    });
 }
 
-/// Turns the reservation that was made for growth into what the pool has really grown by.
-pub(super) fn charge(process: &Process, device: u8, before: u64, after: u64, reserved: u64) {
-    let Some(account) = process.account(device) else { return };
-    let (covered, needed) = (before.saturating_add(reserved), after);
-    if needed > covered {
-        account.force(needed - covered);
-    } else {
-        account.release(covered - needed);
-        account.granted(Reserved { may_be_peak: true });
+/// Brings the account in line with a pool.
+pub(super) fn charge(process: &Process, change: Change) {
+    let Some(account) = process.account(change.device) else { return };
+    if change.after < change.before {
+        account.release(change.before - change.after);
     }
+    // Also notes the peak.
+    account.force(change.after.saturating_sub(change.before));
 }
 
 /// Keeps the record of what is reserved and not in use.

@@ -2,7 +2,7 @@
 //!
 //! The exported names of the shim, the look-ups by name and the look-ups by address all come from this list.
 
-use super::{array, context, graph, info, init, linear, module, pool, private_table, vmm};
+use super::{array, context, graph, info, init, linear, module, pool, private_table, synchronize, vmm};
 use crate::cuda::abi::CUresult;
 use core::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -52,6 +52,11 @@ macro_rules! for_each_driver_hook {
             cuMemPoolSetAttribute => pool,
             cuMemPoolCreate => pool,
             cuMemPoolDestroy => pool,
+            cuCtxSynchronize => synchronize,
+            cuCtxSynchronize_v2 => synchronize,
+            cuStreamSynchronize => synchronize,
+            cuStreamSynchronize_ptsz => synchronize,
+            cuEventSynchronize => synchronize,
 
             cuMemCreate => vmm,
             cuMemRelease => vmm,

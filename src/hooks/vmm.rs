@@ -6,6 +6,7 @@ use super::refuse::device_number;
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
+use crate::policy::sizes;
 use crate::process::Process;
 use crate::record::layout::Class;
 use crate::tracking::memory_map::{ArrayPart, PhysicalId};
@@ -19,6 +20,9 @@ hook! {
             |_| {
                 // SAFETY: the driver reads the same structure; null is checked.
                 let prop = unsafe { prop.as_ref() }.filter(|_| !handle.is_null() && size != 0)?;
+                if !sizes::is_possible(size as u64) {
+                    return None;
+                }
                 Some(Wanted { device: located_on(prop.location)?, bytes: size as u64, owner: 0 })
             },
             real,
@@ -137,11 +141,7 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: impl FnOnce() -> CUre
         |process, entries, code| {
             if code == CUDA_SUCCESS {
                 for entry in entries {
-                    let part = ArrayPart {
-                        resource: entry.resource,
-                        kind: entry.subresourceType,
-                        part: entry.subresource,
-                    };
+                    let part = part_of(entry);
                     let ended = if entry.memOperationType == CU_MEM_OPERATION_TYPE_MAP {
                         process.memory_map().map_array(part, entry.memHandle)
                     } else {
@@ -155,6 +155,16 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: impl FnOnce() -> CUre
             code
         },
     )
+}
+
+fn part_of(entry: &CUarrayMapInfo) -> ArrayPart {
+    const CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL: u32 = 1;
+    let mut part = entry.subresource;
+    if entry.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
+        // { u32 layer; u64 offset; u64 size; }: what lies between and behind is whatever the application left there.
+        part = [part[0] & 0xffff_ffff, part[1], part[2], 0];
+    }
+    ArrayPart { resource: entry.resource, kind: entry.subresourceType, part }
 }
 
 /// An array was destroyed: what was mapped into it may be gone with it.

@@ -5,6 +5,13 @@ use crate::cuda::abi::{
     CUDA_ARRAY3D_SPARSE,
 };
 
+/// False for what no device has. Such a request is the driver's to refuse, with the answer that it gives without
+/// us; to reserve it would overflow the account and take what others have reserved with it.
+#[inline]
+pub fn is_possible(bytes: u64) -> bool {
+    bytes < 1 << 56
+}
+
 /// A pitched allocation: the pitch that the driver chose times the height.
 pub fn pitched(pitch: u64, height: u64) -> u64 {
     pitch.saturating_mul(height)

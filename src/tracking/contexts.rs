@@ -78,6 +78,13 @@ impl Contexts {
         *uses == 0
     }
 
+    /// Forgets a context whose last use has been given back.
+    pub fn remove_if_unused(&self, handle: usize) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(known, _, uses)| *known != handle || *uses != 0);
+        self.refill(&all);
+    }
+
     /// Forgets a context that has ended.
     pub fn remove(&self, handle: usize) -> Option<Context> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +163,11 @@ mod tests {
         contexts.add(7, Context { device: 0, origin: Origin::Created });
         contexts.attach(7);
         assert!(!contexts.detach(7));
+        contexts.remove_if_unused(7);
+        assert!(contexts.find(7).is_some());
         assert!(contexts.detach(7));
+        contexts.remove_if_unused(7);
+        assert_eq!(contexts.find(7), None);
         assert!(!contexts.detach(8));
     }
 }

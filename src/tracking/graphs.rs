@@ -12,7 +12,16 @@ pub type Needs = Vec<(u8, u64)>;
 pub struct GraphMemory {
     seen: AtomicBool,
     count: AtomicUsize,
-    executables: Mutex<HashMap<u64, Needs>>,
+    executables: Mutex<HashMap<u64, Executable>>,
+}
+
+/// An executable graph with allocation nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Executable {
+    /// What its nodes allocate.
+    pub needs: Needs,
+    /// Launched or uploaded before, and nothing was trimmed since: what it needs may be there still.
+    pub resident: bool,
 }
 
 impl GraphMemory {
@@ -33,26 +42,44 @@ impl GraphMemory {
     }
 
     /// Notes an executable graph. One without allocation nodes is not kept.
-    pub fn add(&self, executable: u64, needs: Needs) {
-        let mut executables = self.executables.lock().unwrap_or_else(PoisonError::into_inner);
-        if needs.is_empty() {
-            executables.remove(&executable);
+    pub fn add(&self, handle: u64, executable: Executable) {
+        let mut executables = self.lock();
+        if executable.needs.is_empty() {
+            executables.remove(&handle);
         } else {
-            executables.insert(executable, needs);
+            executables.insert(handle, executable);
         }
         self.count.store(executables.len(), Ordering::Relaxed);
     }
 
-    /// What a launch may take.
-    pub fn needs(&self, executable: u64) -> Option<Needs> {
-        self.executables.lock().unwrap_or_else(PoisonError::into_inner).get(&executable).cloned()
+    /// An executable graph that may take memory when it is launched.
+    pub fn find(&self, handle: u64) -> Option<Executable> {
+        self.lock().get(&handle).cloned()
     }
 
-    /// The executable graph was destroyed; answers what it needed.
-    pub fn remove(&self, executable: u64) -> Option<Needs> {
-        let mut executables = self.executables.lock().unwrap_or_else(PoisonError::into_inner);
-        let needs = executables.remove(&executable);
+    /// It was launched or uploaded.
+    pub fn note_resident(&self, handle: u64) {
+        if let Some(executable) = self.lock().get_mut(&handle) {
+            executable.resident = true;
+        }
+    }
+
+    /// Unused graph memory of a device was given back.
+    pub fn note_trim(&self, device: u8) {
+        for executable in self.lock().values_mut() {
+            executable.resident &= executable.needs.iter().all(|(of, _)| *of != device);
+        }
+    }
+
+    /// The executable graph was destroyed.
+    pub fn remove(&self, handle: u64) -> Option<Executable> {
+        let mut executables = self.lock();
+        let executable = executables.remove(&handle);
         self.count.store(executables.len(), Ordering::Relaxed);
-        needs
+        executable
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Executable>> {
+        self.executables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
