@@ -17,7 +17,6 @@ pub type CUcontext = *mut c_void;
 /// Opaque; 0 = the default stream, 1 = legacy, 2 = per thread.
 pub type CUstream = *mut c_void;
 /// An event.
-pub type CUevent = *mut c_void;
 /// Opaque.
 pub type CUarray = *mut c_void;
 /// Opaque.

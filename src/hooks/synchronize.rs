@@ -1,6 +1,8 @@
 //! Waiting for work: at that moment a pool gives back what it keeps above its threshold.
 //!
 //! Nothing else about these functions concerns memory, so a process whose pools keep nothing back pays one load.
+//! Waiting for an event has the same effect in the driver and is not hooked, like all of events: the books are then
+//! on the safe side until the pool is used, or a stream or context is waited for, or room is needed.
 
 use super::guard::{Before, around};
 use super::pool;
@@ -19,9 +21,6 @@ hook! {
         and_settle(real)
     }
     fn cuStreamSynchronize_ptsz(hStream: CUstream) |real| {
-        and_settle(real)
-    }
-    fn cuEventSynchronize(hEvent: CUevent) |real| {
         and_settle(real)
     }
 }

@@ -56,7 +56,6 @@ macro_rules! for_each_driver_hook {
             cuCtxSynchronize_v2 => synchronize,
             cuStreamSynchronize => synchronize,
             cuStreamSynchronize_ptsz => synchronize,
-            cuEventSynchronize => synchronize,
 
             cuMemCreate => vmm,
             cuMemRelease => vmm,
