@@ -16,7 +16,6 @@ pub type CUdeviceptr_v1 = u32;
 pub type CUcontext = *mut c_void;
 /// Opaque; 0 = the default stream, 1 = legacy, 2 = per thread.
 pub type CUstream = *mut c_void;
-/// An event.
 /// Opaque.
 pub type CUarray = *mut c_void;
 /// Opaque.
