@@ -128,7 +128,7 @@ fn modules_count() {
     edge(&sim, "modules", &[], &[]);
     let apis: Vec<Value> =
         sim.events_named("quota_denied").iter().map(|event| event["api"].clone()).collect();
-    assert_eq!(apis, ["cuModuleLoadData", "cuLibraryLoadData"]);
+    assert_eq!(apis, ["cuModuleLoadData", "cuMemAlloc_v2", "cuLibraryLoadData"]);
 }
 
 /// The code is passed on, nothing is written, and what was reserved is given back.

@@ -43,7 +43,7 @@ pub(super) fn allocate(
     undo: impl FnOnce(Got),
 ) -> CUresult {
     around_with(
-        (Wanted { device: 0, bytes: 0, owner: 0 }, Reserved { may_be_peak: false }),
+        (Wanted { device: 0, bytes: 0, owner: 0 }, Reserved::NOTHING),
         |process, (wanted_state, reserved_state)| {
             let Some(wanted) = wanted(process) else { return Step::Pass };
             *wanted_state = wanted;
@@ -66,7 +66,7 @@ pub(super) fn allocate(
             if got.bytes > wanted.bytes {
                 // The driver took more than could be known before.
                 match account.reserve(got.bytes - wanted.bytes) {
-                    Ok(more) => reserved.may_be_peak |= more.may_be_peak,
+                    Ok(more) => reserved.peak = more.peak.max(reserved.peak),
                     Err(denied) => {
                         undo(got);
                         account.release(wanted.bytes);
@@ -152,9 +152,12 @@ pub(super) fn uncharge(process: &Process, allocation: &Allocation) {
 
 /// Takes everything that ends with a context out of the books, before the driver ends it.
 pub(super) fn take_owned(process: &Process, contexts: &[usize]) -> Vec<Allocation> {
-    process.index.remove_where(&process.writer, &|allocation| {
-        !super::pool::is_from_pool(allocation)
-            && allocation.owner != 0
-            && contexts.contains(&(allocation.owner as usize))
-    })
+    process.index.remove_where(&process.writer, &|allocation| is_owned(allocation, contexts))
+}
+
+/// True for what ends with one of these contexts.
+pub(super) fn is_owned(allocation: &Allocation, contexts: &[usize]) -> bool {
+    !super::pool::is_from_pool(allocation)
+        && allocation.owner != 0
+        && contexts.contains(&(allocation.owner as usize))
 }

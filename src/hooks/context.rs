@@ -1,6 +1,6 @@
 //! Contexts: which there are, what ends with them, and failures to make one.
 
-use super::allocate::{freed, take_owned};
+use super::allocate::{freed, is_owned, take_owned};
 use super::driver;
 use super::guard::{Before, around};
 use super::refuse::{self, context_device, device_number};
@@ -13,6 +13,7 @@ use crate::record::layout::Class;
 use crate::tracking::contexts::{Context, Origin};
 use crate::tracking::index::Allocation;
 use core::ffi::c_void;
+use std::collections::HashSet;
 
 hook! {
     fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) |real| {
@@ -80,16 +81,16 @@ hook! {
         )
     }
     fn cuDevicePrimaryCtxRelease(dev: CUdevice) |real| {
-        end_primary(dev, real)
+        release_primary(dev, real)
     }
     fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) |real| {
-        end_primary(dev, real)
+        release_primary(dev, real)
     }
     fn cuDevicePrimaryCtxReset(dev: CUdevice) |real| {
-        end_primary(dev, real)
+        reset_primary(dev, real)
     }
     fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) |real| {
-        end_primary(dev, real)
+        reset_primary(dev, real)
     }
     fn cuGreenCtxCreate(phCtx: *mut CUcontext, desc: *mut c_void, dev: CUdevice, flags: u32) |real| {
         around(
@@ -107,9 +108,22 @@ hook! {
         )
     }
     fn cuGreenCtxDestroy(hCtx: CUcontext) |real| {
-        // The primary context that it held may go with it.
-        let device = Process::current().and_then(|process| process.contexts.remove(hCtx as usize));
-        end_primary(device.map_or(-1, |green| CUdevice::from(green.device)), real)
+        around(
+            |process| match process.contexts.remove(hCtx as usize) {
+                // The primary context that it held may go with it.
+                Some(green) => Before::Then((green, Ending::of_primary(process, green.device))),
+                None => Before::Pass,
+            },
+            real,
+            |process, (green, ending), code| {
+                if code == CUDA_SUCCESS {
+                    ending.finish_if_inactive(process);
+                } else {
+                    process.contexts.add(hCtx as usize, *green);
+                }
+                code
+            },
+        )
     }
 }
 
@@ -158,44 +172,69 @@ fn end_created(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
     )
 }
 
-/// A release ends the primary context only when it was the last; the driver alone knows. So the books are
-/// cleared after the call. Should another thread make the context anew meanwhile, its allocations of the same
-/// addresses replace ours in the index, and the rest is older than the call.
-fn end_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
+fn reset_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
+    with_ending(device, real, |ending, process| ending.finish(process))
+}
+
+/// A release ends the primary context only when it was the last; the driver alone knows.
+fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
+    with_ending(device, real, |ending, process| ending.finish_if_inactive(process))
+}
+
+fn with_ending(
+    device: CUdevice,
+    real: impl FnOnce() -> CUresult,
+    finish: impl FnOnce(&Ending, &Process),
+) -> CUresult {
     around(
-        |process| {
-            let Some(number) = device_number(device) else { return Before::Pass };
-            // A context that was made through the private table is known only once it is used.
-            if let Some(handle) = driver::current_context() {
-                context_device(process, handle);
-            }
-            Before::Then((number, process.age_ns()))
+        |process| match device_number(device) {
+            Some(device) => Before::Then(Ending::of_primary(process, device)),
+            None => Before::Pass,
         },
         real,
-        |process, &(number, before), code| {
+        |process, ending, code| {
             if code == CUDA_SUCCESS {
-                primary_may_have_ended(process, number, before);
+                finish(ending, process);
             }
             code
         },
     )
 }
 
-fn primary_may_have_ended(process: &Process, device: u8, before: u64) {
-    if driver::primary_is_active(device.into()) == Some(true) {
-        return;
+/// What ends with a device's primary context, as it was before the call: another thread may make the context anew
+/// and allocate before we come to take it out of the books.
+struct Ending {
+    device: u8,
+    contexts: Vec<usize>,
+    owned: HashSet<Allocation>,
+}
+
+impl Ending {
+    fn of_primary(process: &Process, device: u8) -> Ending {
+        // A context that was made through the private table is known only once it is used.
+        if let Some(handle) = driver::current_context() {
+            context_device(process, handle);
+        }
+        let contexts = process.contexts.primaries(device);
+        let owned = process.index.select(&process.writer, &|allocation| is_owned(allocation, &contexts));
+        Ending { device, contexts, owned: owned.into_iter().collect() }
     }
-    let handles = process.contexts.primaries(device);
-    let owned = process.index.remove_where(&process.writer, &|allocation| {
-        !super::pool::is_from_pool(allocation)
-            && handles.contains(&(allocation.owner as usize))
-            && allocation.born_ns <= before
-    });
-    for handle in handles {
-        process.contexts.remove(handle);
+
+    fn finish_if_inactive(&self, process: &Process) {
+        if driver::primary_is_active(self.device.into()) == Some(false) {
+            self.finish(process);
+        }
     }
-    settle_owned(process, &owned, CUDA_SUCCESS);
-    super::pool::refresh_all(process, device);
+
+    fn finish(&self, process: &Process) {
+        let owned =
+            process.index.remove_where(&process.writer, &|allocation| self.owned.contains(allocation));
+        for handle in &self.contexts {
+            process.contexts.remove(*handle);
+        }
+        settle_owned(process, &owned, CUDA_SUCCESS);
+        super::pool::refresh_all(process, self.device);
+    }
 }
 
 fn settle_owned(process: &Process, owned: &[Allocation], code: CUresult) {

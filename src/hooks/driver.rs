@@ -50,8 +50,6 @@ questions! {
     cuMemFree_v2(CUdeviceptr);
     cuMemPoolGetAttribute(CUmemoryPool, u32, *mut u64);
     cuMemPoolTrimTo(CUmemoryPool, usize);
-    cuModuleUnload(CUmodule);
-    cuLibraryUnload(CUlibrary);
     cuStreamIsCapturing(CUstream, *mut u32);
     cuStreamIsCapturing_ptsz(CUstream, *mut u32);
     cuStreamGetCtx(CUstream, *mut CUcontext);
@@ -231,22 +229,6 @@ pub(super) fn free(address: CUdeviceptr) {
     if let Some(free) = ask::cuMemFree_v2() {
         // SAFETY: allocated a moment ago, and the application has not been told of it.
         unsafe { free(address) };
-    }
-}
-
-/// Takes back a module that turned out not to fit.
-pub(super) fn unload_module(module: CUmodule) {
-    if let Some(unload) = ask::cuModuleUnload() {
-        // SAFETY: loaded a moment ago, and the application has not been told of it.
-        unsafe { unload(module) };
-    }
-}
-
-/// Takes back a library that turned out not to fit.
-pub(super) fn unload_library(library: CUlibrary) {
-    if let Some(unload) = ask::cuLibraryUnload() {
-        // SAFETY: loaded a moment ago, and the application has not been told of it.
-        unsafe { unload(library) };
     }
 }
 

@@ -1,8 +1,8 @@
 //! Modules and libraries: their code and variables take device memory.
 //!
-//! No question of the driver tells how much, so it is measured: free memory before and after, less what this
-//! process allocated otherwise meanwhile. Where the figure does not hold still because others are at work
-//! on the card, nothing is counted rather than somebody else's memory.
+//! No question of the driver tells how much, so it is measured: free memory before and after. Counted is
+//! nothing if this process allocated or freed anything else meanwhile, or the figure does not hold still because
+//! others are at work on the card: better nothing than somebody else's memory.
 
 use super::allocate::{Got, Wanted, free, record};
 use super::guard::{Before, around};
@@ -10,7 +10,7 @@ use super::refuse::{current, deny};
 use super::table::{Id, hook};
 use super::{driver, refuse};
 use crate::cuda::abi::*;
-use crate::cuda::error::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
+use crate::cuda::error::CUDA_SUCCESS;
 use crate::process::Process;
 use crate::record::layout::Class;
 use core::ffi::{c_char, c_void};
@@ -42,24 +42,37 @@ hook! {
     }
 }
 
+/// Where the figure does not hold still, or is larger than any module, somebody else's memory would be counted.
+const LARGEST: u64 = 1 << 30;
+
 struct Loading {
     wanted: Wanted,
-    free_before: u64,
-    charged_before: u64,
+    before: Moment,
 }
 
-/// `in_context`: a module ends with its context, a library does not.
+/// What must be the same before and after for the difference of free memory to be the module's.
+struct Moment {
+    free: u64,
+    used: u64,
+    calls: u64,
+}
+
+/// `in_context`: a module ends with its context, a library does not. What a module takes is known only when it is
+/// there, and then only as a measurement: it is refused where there is no room at all, and not unloaded for passing
+/// the quota.
 fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CUresult) -> CUresult {
     around(
         |process| {
             let (Some((context, device)), false) = (current(process), out.is_null()) else {
                 return Before::Pass;
             };
-            let Some(account) = refuse::account(process, device) else { return Before::Pass };
-            let charged_before = account.used();
-            let Some(free_before) = quiet_free_memory() else { return Before::Pass };
+            match refuse::reserve(process, device, 1) {
+                Ok(_) => process.account(device).iter().for_each(|account| account.release(1)),
+                Err(denied) => return Before::Answer(deny(process, api, device, 1, denied)),
+            }
+            let Some(before) = moment(process, device) else { return Before::Pass };
             let owner = if in_context { context as u64 } else { 0 };
-            Before::Then(Loading { wanted: Wanted { device, bytes: 0, owner }, free_before, charged_before })
+            Before::Then(Loading { wanted: Wanted { device, bytes: 0, owner }, before })
         },
         real,
         |process, loading, code| {
@@ -69,21 +82,8 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
             // SAFETY: not null, and written by the driver, which succeeded.
             let module = unsafe { *out };
             let bytes = taken(process, loading);
-            match refuse::reserve(process, loading.wanted.device, bytes) {
-                Ok(reserved) => {
-                    if let Some(account) = process.account(loading.wanted.device) {
-                        account.granted(reserved);
-                    }
-                }
-                Err(denied) => {
-                    if in_context {
-                        driver::unload_module(module);
-                    } else {
-                        driver::unload_library(module);
-                    }
-                    deny(process, api, loading.wanted.device, bytes, denied);
-                    return CUDA_ERROR_OUT_OF_MEMORY;
-                }
+            if let Some(account) = process.account(loading.wanted.device) {
+                account.force(bytes);
             }
             record(process, api, Class::Module, loading.wanted, Got { address: module as u64, bytes });
             code
@@ -92,17 +92,19 @@ fn load(api: Id, out: *mut CUmodule, in_context: bool, real: impl FnOnce() -> CU
 }
 
 fn taken(process: &Process, loading: &Loading) -> u64 {
-    let Some(free_after) = quiet_free_memory() else { return 0 };
-    let charged_after = process.account(loading.wanted.device).map_or(0, |a| a.used());
-    let difference = i128::from(loading.free_before) - i128::from(free_after);
-    let ours = i128::from(charged_after) - i128::from(loading.charged_before);
-    u64::try_from(difference - ours).unwrap_or(0)
+    let Some(after) = moment(process, loading.wanted.device) else { return 0 };
+    let before = &loading.before;
+    let bytes = before.free.saturating_sub(after.free);
+    let ours_alone = before.used == after.used && before.calls == after.calls;
+    if ours_alone && bytes <= LARGEST { bytes } else { 0 }
 }
 
-/// Free memory, if two questions in a row give the same answer.
-fn quiet_free_memory() -> Option<u64> {
-    driver::while_relaxed(|| {
+/// Now, if two questions in a row give the same answer.
+fn moment(process: &Process, device: u8) -> Option<Moment> {
+    let account = refuse::account(process, device)?;
+    let free = driver::while_relaxed(|| {
         let first = driver::free_memory()?;
         (driver::free_memory()? == first).then_some(first)
-    })
+    })?;
+    Some(Moment { free, used: account.used(), calls: process.index.calls(&process.writer, device) })
 }

@@ -53,14 +53,15 @@ hook! {
 
 /// True for allocations whose memory belongs to a pool: their owner is the pool.
 pub(super) fn is_from_pool(allocation: &Allocation) -> bool {
-    [
+    let by_api = [
         Id::cuMemAllocAsync,
         Id::cuMemAllocAsync_ptsz,
         Id::cuMemAllocFromPoolAsync,
         Id::cuMemAllocFromPoolAsync_ptsz,
     ]
     .iter()
-    .any(|api| api.api_number() == allocation.api)
+    .any(|api| api.api_number() == allocation.api);
+    by_api && allocation.class == Class::Pointer
 }
 
 struct Taking {

@@ -28,7 +28,7 @@ const MOST_BYTES: usize = 4096;
 /// What events call it.
 const NAME: &str = "cuDevicePrimaryCtxRetain (by the CUDA runtime)";
 
-type Slot = unsafe extern "C" fn(*mut CUcontext, CUdevice) -> CUresult;
+type Slot = unsafe extern "C-unwind" fn(*mut CUcontext, CUdevice) -> CUresult;
 
 static ORIGINAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static TRIED: AtomicBool = AtomicBool::new(false);
@@ -64,9 +64,9 @@ fn exchange_once(table: *const c_void) {
 /// # Safety
 /// `table` must be the address that the driver gave for the table.
 unsafe fn exchange(table: *const AtomicPtr<c_void>) -> Option<()> {
-    // SAFETY: a table has at least its size.
-    let bytes = unsafe { (*table).load(Ordering::Relaxed) } as usize;
-    if !(LEAST_BYTES..=MOST_BYTES).contains(&bytes) || table.is_null() {
+    // SAFETY: not null, and a table has at least its size.
+    let bytes = unsafe { table.as_ref()?.load(Ordering::Relaxed) } as usize;
+    if !(LEAST_BYTES..=MOST_BYTES).contains(&bytes) {
         return None;
     }
     // SAFETY: three slots at least.
@@ -138,7 +138,7 @@ impl Page {
 }
 
 /// Stands in slot 2.
-unsafe extern "C" fn instead(context: *mut CUcontext, device: CUdevice) -> CUresult {
+unsafe extern "C-unwind" fn instead(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // Acquire pairs with the Release in `exchange`, before which nobody can be here.
     let original = ORIGINAL.load(Ordering::Acquire);
     if original.is_null() {

@@ -54,13 +54,15 @@ pub(super) fn account(process: &Process, device: u8) -> Option<Account<'_>> {
 fn enter_device(process: &Process, number: u8) -> Option<()> {
     let entry = process.device(number)?;
     let ordinal = CUdevice::from(number);
-    // Two threads may do this at once: they write the same.
+    // Before cuInit, and for a device that is not there, nothing is known: what limit it has is decided later.
+    let total = driver::total_memory(ordinal)?;
+    // Two threads may do this at once: they write the same. Drivers before 9.2 have no UUID.
     let uuid = driver::uuid(ordinal).map(|uuid| uuid_text(&uuid)).unwrap_or_default();
     let name = driver::name(ordinal).unwrap_or_default();
     let uuid_length = store_bytes(&entry.uuid, uuid.as_bytes());
     let name_length = store_bytes(&entry.name, &name);
     entry.text_lengths.store(uuid_length | name_length << 16, Ordering::Relaxed);
-    entry.total_bytes.store(driver::total_memory(ordinal).unwrap_or(0), Ordering::Relaxed);
+    entry.total_bytes.store(total, Ordering::Relaxed);
     entry.limit_bytes.store(process.config.limits.of(u32::from(number), &uuid), Ordering::Relaxed);
     // Release pairs with the Acquire in `account` and in readers of the file.
     entry.present.store(1, Ordering::Release);
@@ -77,7 +79,7 @@ pub(super) fn uuid_text(uuid: &CUuuid) -> String {
 /// Takes `bytes`, giving unused pool and graph memory of this process back first if there is no room without.
 #[inline]
 pub(super) fn reserve(process: &Process, device: u8, bytes: u64) -> Result<Reserved, Denied> {
-    let Some(account) = account(process, device) else { return Ok(Reserved { may_be_peak: false }) };
+    let Some(account) = account(process, device) else { return Ok(Reserved::NOTHING) };
     match account.reserve(bytes) {
         Ok(reserved) => Ok(reserved),
         Err(_) => reserve_after_trim(process, device, account, bytes),

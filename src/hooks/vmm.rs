@@ -55,11 +55,19 @@ hook! {
     }
     fn cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64) |real| {
         around(
-            |process| if process.memory_map().knows(handle) { Before::Then(()) } else { Before::Pass },
+            |process| match process.memory_map().begin_map(handle) {
+                Some(id) => Before::Then(id),
+                None => Before::Pass,
+            },
             real,
-            |process, (), code| {
+            |process, &id, code| {
                 if code == CUDA_SUCCESS {
-                    process.memory_map().map(ptr, size as u64, handle);
+                    process.memory_map().mapped(ptr, size as u64, id);
+                } else {
+                    let ended = process.memory_map().undo_map(id);
+                    if let Some(id) = ended {
+                        gone(process, id);
+                    }
                 }
                 code
             },

@@ -5,8 +5,8 @@
 //!
 //! Threads that allocate and free at the same time would hand that word's cache line to and fro, so what a thread
 //! frees stays *spare* in a cell that few others use, still charged, up to [`MOST_SPARE`]. Before a request is
-//! refused, and before a new peak is noted, the spare of all cells is taken back: nothing is refused that fits, and
-//! the peak is exact. A cell's bytes change under its lock only, so none are out of sight in between.
+//! refused, and before a new peak is noted, all cells are held and their spare is taken back: nothing is refused that
+//! fits, and the peak is exact but for what was in flight with it and then failed.
 
 use crate::sync::Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,8 +29,13 @@ pub struct Denied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Reserved {
-    /// The sum may now be higher than ever: tell [`Account::granted`].
-    pub may_be_peak: bool,
+    /// All that is granted or in flight with it, in bytes, if that is more than ever: for [`Account::granted`].
+    pub peak: Option<u64>,
+}
+
+impl Reserved {
+    /// Nothing was reserved.
+    pub const NOTHING: Reserved = Reserved { peak: None };
 }
 
 /// What is spare of one device.
@@ -52,7 +57,7 @@ struct Cell {
 pub struct Account<'a> {
     /// Granted, in flight and spare, in bytes.
     pub charged: &'a AtomicU64,
-    /// The highest that was granted at a time, in bytes.
+    /// The highest that was granted or in flight at a time, in bytes.
     pub peak: &'a AtomicU64,
     /// The quota in bytes, 0 = none.
     pub limit: &'a AtomicU64,
@@ -73,11 +78,11 @@ impl Account<'_> {
         let spare = cell.spare.load(Ordering::Relaxed);
         if let Some(rest) = spare.checked_sub(bytes) {
             cell.spare.store(rest, Ordering::Relaxed);
-            return Ok(Reserved { may_be_peak: false });
+            return Ok(Reserved::NOTHING);
         }
-        if self.charge(bytes - spare, self.peak.load(Ordering::Relaxed)) {
+        if self.charge(bytes - spare, self.peak.load(Ordering::Relaxed)).is_ok() {
             cell.spare.store(0, Ordering::Relaxed);
-            return Ok(Reserved { may_be_peak: false });
+            return Ok(Reserved::NOTHING);
         }
         drop(held);
         self.reserve_exactly(bytes)
@@ -108,14 +113,14 @@ impl Account<'_> {
         ) {
             charged = now;
         }
-        self.granted(Reserved { may_be_peak: true });
+        self.peak.fetch_max(self.used(), Ordering::Relaxed);
     }
 
     /// The driver has granted a reservation.
     #[inline]
     pub fn granted(&self, reserved: Reserved) {
-        if reserved.may_be_peak {
-            self.peak.fetch_max(self.used(), Ordering::Relaxed);
+        if let Some(peak) = reserved.peak {
+            self.peak.fetch_max(peak, Ordering::Relaxed);
         }
     }
 
@@ -135,36 +140,43 @@ impl Account<'_> {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Takes the spare of all cells back, so that what is charged is what is used.
-    pub fn take_back_spare(&self) {
+    /// Takes the spare of all cells back.
+    #[cfg(test)]
+    fn take_back_spare(&self) {
         for cell in self.cells.cells.iter().filter(|cell| cell.spare.load(Ordering::Relaxed) != 0) {
             let _held = cell.lock.lock();
             self.uncharge(cell.spare.swap(0, Ordering::Relaxed));
         }
     }
 
+    /// With all cells held nothing moves between them, so what is charged is exactly what is granted or in flight.
     #[inline(never)]
     fn reserve_exactly(&self, bytes: u64) -> Result<Reserved, Denied> {
-        self.take_back_spare();
-        if self.charge(bytes, u64::MAX) {
-            return Ok(Reserved { may_be_peak: true });
+        // In order, and nobody else holds more than one: no two can wait for each other.
+        let _held: [_; CELLS] = std::array::from_fn(|n| self.cells.cells.get(n).map(|cell| cell.lock.lock()));
+        for cell in &self.cells.cells {
+            self.uncharge(cell.spare.swap(0, Ordering::Relaxed));
         }
-        Err(Denied { used: self.used(), limit: self.limit() })
+        match self.charge(bytes, u64::MAX) {
+            Ok(sum) => Ok(Reserved { peak: Some(sum) }),
+            Err(used) => Err(Denied { used, limit: self.limit() }),
+        }
     }
 
-    /// Adds `bytes` to what is charged if the sum passes neither the limit nor `most`.
+    /// Adds `bytes` to what is charged if the sum passes neither the limit nor `most`; answers the sum, or what is
+    /// charged without.
     #[inline]
-    fn charge(&self, bytes: u64, most: u64) -> bool {
+    fn charge(&self, bytes: u64, most: u64) -> Result<u64, u64> {
         let limit = self.limit.load(Ordering::Relaxed);
         let most = if limit == 0 { most } else { most.min(limit) };
         let mut charged = self.charged.load(Ordering::Relaxed);
         loop {
             let wanted = charged.saturating_add(bytes);
             if wanted > most && bytes != 0 {
-                return false;
+                return Err(charged);
             }
             match self.charged.compare_exchange_weak(charged, wanted, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => return Ok(wanted),
                 Err(now) => charged = now,
             }
         }

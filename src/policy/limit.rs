@@ -77,7 +77,7 @@ impl Limits {
         let find = |wanted: &dyn Fn(&Selector) -> bool| {
             self.entries.iter().find(|(selector, _)| wanted(selector)).map(|(_, bytes)| *bytes)
         };
-        find(&|s| matches!(s, Selector::Uuid(named) if named.eq_ignore_ascii_case(uuid)))
+        find(&|s| matches!(s, Selector::Uuid(named) if same_uuid(named, uuid)))
             .or_else(|| find(&|s| *s == Selector::Ordinal(ordinal)))
             .or_else(|| find(&|s| *s == Selector::Any))
             .unwrap_or(0)
@@ -141,9 +141,14 @@ fn parse_selector(text: &str) -> Result<Selector, LimitError> {
 
 fn same(a: &Selector, b: &Selector) -> bool {
     match (a, b) {
-        (Selector::Uuid(a), Selector::Uuid(b)) => a.eq_ignore_ascii_case(b),
+        (Selector::Uuid(a), Selector::Uuid(b)) => same_uuid(a, b),
         _ => a == b,
     }
+}
+
+/// The driver gives 16 bytes, and does not say whether they name a card (`GPU-`) or a slice of one (`MIG-`).
+fn same_uuid(a: &str, b: &str) -> bool {
+    a.get(4..).is_some_and(|digits| b.get(4..).is_some_and(|other| digits.eq_ignore_ascii_case(other)))
 }
 
 fn error(value: &str, reason: &'static str) -> LimitError {
@@ -219,6 +224,8 @@ mod tests {
         assert_eq!(limits.of(0, "GPU-ab"), 8 << 30, "the UUID wins");
         assert_eq!(limits.of(0, "gpu-AB"), 8 << 30, "hexadecimal digits have no case");
         assert_eq!(limits.of(7, "GPU-xx"), 2 << 30);
+        assert_eq!(Limits::parse("MIG-ab=1g").unwrap().of(0, "GPU-ab"), 1 << 30, "a slice's UUID");
+        assert_eq!(Limits::parse("GPU-ab=1g").unwrap().of(0, ""), 0, "a device without a UUID");
         assert_eq!(
             Limits::parse("1=1g").unwrap().of(0, "GPU-xx"),
             0,

@@ -11,6 +11,7 @@ use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What the shim does in this process.
 #[derive(Clone, Copy)]
@@ -21,7 +22,7 @@ pub enum Verdict {
     Off,
     /// The configuration cannot be kept: CUDA must not start.
     Refused,
-    /// Another thread, or this one further up its stack, is at it.
+    /// This thread is at it, further up its stack.
     Busy,
 }
 
@@ -32,37 +33,63 @@ const ON: u64 = 2;
 const OFF: u64 = 3;
 const REFUSED: u64 = 4;
 
-/// How often a second thread looks whether the first is done: it makes two files, and nothing else.
-const PATIENCE: u32 = 20_000;
+/// How long a second thread waits for the first, which makes two files and nothing else. One that has not come back
+/// by then may be a thread that a fork left in the parent.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The verdict for this process, reached at the first call. Never calls the driver.
 #[cold]
 pub fn start() -> Verdict {
     let pid = u64::from(std::process::id());
-    for _ in 0..PATIENCE {
+    let mut waited = Duration::ZERO;
+    loop {
         // Acquire pairs with the Release below: with ON, CURRENT is set.
         let state = STATE.load(Ordering::Acquire);
         match (state >> 32 == pid, state & 0xffff_ffff) {
-            (true, STARTING) => std::thread::yield_now(),
-            (true, ON) => return Process::current().map_or(Verdict::Off, Verdict::On),
+            (true, STARTING) => {
+                if waited >= PATIENCE {
+                    return Verdict::Refused;
+                }
+                let nap = Duration::from_micros(50).max(waited / 8);
+                std::thread::sleep(nap);
+                waited += nap;
+            }
             (true, REFUSED) => return Verdict::Refused,
-            (true, _) => return Verdict::Off,
-            (false, _) => {
+            (true, OFF) => return Verdict::Off,
+            // Another process's, from which this one was forked: in a pid namespace of its own it may have the
+            // same number.
+            (same, reached) => {
+                if let (true, ON, Some(process)) = (same, reached, Process::current()) {
+                    return Verdict::On(process);
+                }
                 let mine = pid << 32 | STARTING;
                 if STATE.compare_exchange(state, mine, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                    let verdict = decide();
-                    let reached = match verdict {
-                        Verdict::On(_) => ON,
-                        Verdict::Refused => REFUSED,
-                        Verdict::Off | Verdict::Busy => OFF,
-                    };
-                    STATE.store(pid << 32 | reached, Ordering::Release);
-                    return verdict;
+                    return reach(pid);
                 }
             }
         }
     }
-    Verdict::Busy
+}
+
+fn reach(pid: u64) -> Verdict {
+    /// Also when the way there panics: whoever waits must not wait for ever.
+    struct Store {
+        pid: u64,
+        reached: u64,
+    }
+    impl Drop for Store {
+        fn drop(&mut self) {
+            STATE.store(self.pid << 32 | self.reached, Ordering::Release);
+        }
+    }
+    let mut store = Store { pid, reached: REFUSED };
+    let verdict = decide();
+    store.reached = match verdict {
+        Verdict::On(_) => ON,
+        Verdict::Refused => REFUSED,
+        Verdict::Off | Verdict::Busy => OFF,
+    };
+    verdict
 }
 
 fn decide() -> Verdict {

@@ -14,7 +14,7 @@ use crate::sync::{Guard, Lock};
 const BATCH: u32 = 32;
 
 /// What is known of one allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Allocation {
     /// Device pointer or handle.
@@ -145,6 +145,17 @@ impl Index {
         Some(writer.record(*index)?.bytes.swap(bytes, Ordering::Relaxed))
     }
 
+    /// Every allocation that `wanted` chooses.
+    pub fn select(&self, writer: &Writer, wanted: &dyn Fn(&Allocation) -> bool) -> Vec<Allocation> {
+        let mut selected = Vec::new();
+        for stripe in &self.stripes {
+            let inner = stripe.inner.lock();
+            let allocations = inner.table.iter().filter_map(|index| load(writer.record(*index)?));
+            selected.extend(allocations.filter(|allocation| wanted(allocation)));
+        }
+        selected
+    }
+
     /// Removes every allocation that `wanted` chooses.
     pub fn remove_where(&self, writer: &Writer, wanted: &dyn Fn(&Allocation) -> bool) -> Vec<Allocation> {
         let mut removed = Vec::new();
@@ -165,6 +176,15 @@ impl Index {
             });
         }
         removed
+    }
+
+    /// Allocations and frees of a device so far: two equal figures mean that nothing happened in between.
+    pub fn calls(&self, writer: &Writer, device: u8) -> u64 {
+        let of = |counts: &Counts| {
+            counts.alloc.load(Ordering::Relaxed).wrapping_add(counts.free.load(Ordering::Relaxed))
+        };
+        let stripes = writer.header().counts.iter().filter_map(|stripe| stripe.get(device as usize));
+        stripes.map(of).fold(0, u64::wrapping_add)
     }
 
     #[inline]

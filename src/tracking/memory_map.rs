@@ -57,11 +57,6 @@ impl MemoryMap {
         id
     }
 
-    /// True when the handle is one of ours.
-    pub fn knows(&self, handle: u64) -> bool {
-        self.by_handle.contains_key(&handle)
-    }
-
     /// cuMemRetainAllocationHandle at `address` gave `handle`; or an import of our own export gave it again.
     pub fn retain(&mut self, handle: u64, address: Option<u64>) {
         let at_address = |(start, (end, id)): (&u64, &(u64, PhysicalId))| {
@@ -94,13 +89,29 @@ impl MemoryMap {
     }
 
     /// cuMemMap. Memory that is not ours is not noted.
-    pub fn map(&mut self, address: u64, bytes: u64, handle: u64) {
-        let Some(id) = self.by_handle.get(&handle).copied() else { return };
-        let Some(end) = address.checked_add(bytes) else { return };
-        if let Some(uses) = self.physical.get_mut(&id) {
-            uses.mappings += 1;
-            self.ranges.insert(address, (end, id));
+    #[cfg(test)]
+    fn map(&mut self, address: u64, bytes: u64, handle: u64) {
+        if let Some(id) = self.begin_map(handle) {
+            self.mapped(address, bytes, id);
         }
+    }
+
+    /// cuMemMap, before the driver is called: from then on the memory outlives a release of its handle. `None`:
+    /// it is not ours, and the mapping is not noted.
+    pub fn begin_map(&mut self, handle: u64) -> Option<PhysicalId> {
+        let id = self.by_handle.get(&handle).copied()?;
+        self.physical.get_mut(&id)?.mappings += 1;
+        Some(id)
+    }
+
+    /// The driver has mapped it.
+    pub fn mapped(&mut self, address: u64, bytes: u64, id: PhysicalId) {
+        self.ranges.insert(address, (address.saturating_add(bytes), id));
+    }
+
+    /// The driver refused to map it. The id when the memory is gone: its handle was released meanwhile.
+    pub fn undo_map(&mut self, id: PhysicalId) -> Option<PhysicalId> {
+        self.unmapped(id)
     }
 
     /// cuMemUnmap, before the driver is called: every mapping inside the range ends.
@@ -186,6 +197,15 @@ mod tests {
         map.map(0x1000, 0x1000, 10);
         assert!(gone(map.release(10)).is_empty());
         assert_eq!(gone(map.unmap(0x1000, 0x1000)), [id]);
+    }
+
+    #[test]
+    fn released_while_it_is_being_mapped() {
+        let mut map = MemoryMap::default();
+        let id = map.create(10);
+        let mapping = map.begin_map(10).unwrap();
+        assert!(gone(map.release(10)).is_empty());
+        assert_eq!(map.undo_map(mapping), Some(id));
     }
 
     #[test]

@@ -246,7 +246,8 @@ impl Pool {
     }
 
     fn learn(&mut self, done: &Done) {
-        let reserved = done.reserved.unwrap_or(0);
+        // A question that failed once says nothing: the last answer stays.
+        let reserved = done.reserved.unwrap_or(self.reserved);
         let step = reserved.saturating_sub(self.reserved);
         if done.allocated != 0 && done.allocated < self.granularity && step > self.granularity {
             // A small allocation made it grow by more than we thought.

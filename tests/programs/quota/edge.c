@@ -131,11 +131,12 @@ static void uploaded_when_made(void) {
 static void modules(void) {
     CUmodule module = (CUmodule)UNTOUCHED;
     struct got g = {0};
-    OK(take_v2(&g, limit - 1));
+    OK(take_v2(&g, limit));
     GIVES(2, p_cuModuleLoadData(&module, "image"));
-    if (in_use() != limit - 1) DIE("%zu in use", in_use());
+    if (in_use() != limit) DIE("%zu in use", in_use());
     OK(give_v2(&g));
     OK(p_cuModuleLoadData(&module, "image"));
+    GIVES(2, take_v2(&g, limit - MIB + 1));
     OK(take_v2(&g, limit - MIB));
     GIVES(2, p_cuLibraryLoadData(&(CUlibrary){0}, "image", NULL, NULL, 0, NULL, NULL, 0));
     OK(p_cuModuleUnload(module));
