@@ -3,6 +3,8 @@
 //! Before a context exists the thread that has something to say writes it. From then on a writer thread does,
 //! so that a full pipe never stops an application in the middle of a CUDA call.
 
+pub mod cancel;
+mod stderr;
 mod writer;
 
 use crate::policy::config::{Config, Level};

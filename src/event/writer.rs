@@ -1,7 +1,10 @@
 //! Where event lines end up.
 
+use super::cancel::{NoCancel, Undisturbed};
+use super::stderr::{FileId, Stderr};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ pub struct Sink {
 
 struct Shared {
     file: Option<CString>,
+    stderr: Stderr,
     file_failed: AtomicBool,
     waiting: Receiver<String>,
     /// Lines that were handed over and are not written yet.
@@ -41,6 +45,7 @@ impl Sink {
         let file = file.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
         let shared = Shared {
             file,
+            stderr: Stderr::now(),
             file_failed: AtomicBool::new(false),
             waiting,
             pending: AtomicU32::new(0),
@@ -62,6 +67,7 @@ impl Sink {
 
     /// Writes a line, or hands it to the thread.
     pub fn write(&self, line: String) {
+        let _no_cancel = NoCancel::new();
         if !self.thread_allowed.load(Ordering::Relaxed) || !self.thread_runs() {
             self.shared.write_soon(&line);
             return;
@@ -76,9 +82,10 @@ impl Sink {
 
     /// Leaves the thread a moment for what is waiting, which keeps the order, and writes what it has not taken then.
     pub fn flush(&self) {
+        let _no_cancel = NoCancel::new();
         for _ in 0..1000 {
-            // Acquire pairs with the Release after the write.
-            if self.shared.pending.load(Ordering::Acquire) == 0 {
+            // Acquire pairs with the Release after the write. Who has waited in vain does not wait again.
+            if self.shared.pending.load(Ordering::Acquire) == 0 || self.shared.stuck.load(Ordering::Relaxed) {
                 break;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -94,12 +101,13 @@ impl Sink {
     fn thread_runs(&self) -> bool {
         if !self.thread_started.swap(true, Ordering::Relaxed) {
             let shared = Arc::clone(&self.shared);
-            let started = with_signals_blocked(|| {
-                std::thread::Builder::new()
-                    .name("cuwarden".into())
-                    .stack_size(128 << 10)
-                    .spawn(move || shared.run())
-            });
+            // A thread inherits the mask: none of the application's signals must be delivered to ours.
+            let undisturbed = Undisturbed::new();
+            let started = std::thread::Builder::new()
+                .name("cuwarden".into())
+                .stack_size(128 << 10)
+                .spawn(move || shared.run());
+            drop(undisturbed);
             if started.is_err() {
                 // No thread to be had: the application writes its own lines, now and later.
                 self.thread_allowed.store(false, Ordering::Relaxed);
@@ -114,7 +122,9 @@ impl Shared {
     fn run(&self) {
         loop {
             let Ok(line) = self.waiting.recv() else { return };
-            self.write(&line, WITHOUT_END);
+            if self.write(&line, WITHOUT_END) != Outcome::Written {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
             self.pending.fetch_sub(1, Ordering::Release);
             self.say_dropped();
         }
@@ -124,7 +134,7 @@ impl Shared {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             let line = format!("{{\"level\":\"warn\",\"event\":\"events_dropped\",\"count\":{dropped}}}\n");
-            if self.write(&line, 0) == Outcome::NoRoom {
+            if self.write(&line, 0) != Outcome::Written {
                 self.dropped.fetch_add(dropped, Ordering::Relaxed);
             }
         }
@@ -133,8 +143,11 @@ impl Shared {
     /// Writes from a thread that has better things to do than to wait.
     fn write_soon(&self, line: &str) {
         let patience = if self.stuck.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
-        if self.write(line, patience) == Outcome::NoRoom {
+        let outcome = self.write(line, patience);
+        if outcome == Outcome::NoRoom {
             self.stuck.store(true, Ordering::Relaxed);
+        }
+        if outcome != Outcome::Written {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -142,7 +155,7 @@ impl Shared {
     /// One write of the whole line, so that lines of several processes do not mix.
     fn write(&self, line: &str, patience_ms: i32) -> Outcome {
         let Some(path) = self.file.as_ref().filter(|_| !self.file_failed.load(Ordering::Relaxed)) else {
-            return write_to(libc::STDERR_FILENO, line, patience_ms);
+            return self.write_to_stderr(line, patience_ms);
         };
         let flags = libc::O_WRONLY
             | libc::O_APPEND
@@ -165,13 +178,20 @@ impl Shared {
             let reason = std::io::Error::from_raw_os_error(error);
             let text = format!("CUWARDEN_LOG_FILE {}: {reason}; events go to stderr", path.to_string_lossy());
             let text = serde_json::Value::from(text);
-            write_to(
-                libc::STDERR_FILENO,
+            self.write_to_stderr(
                 &format!("{{\"level\":\"warn\",\"event\":\"log_file_unusable\",\"message\":{text}}}\n"),
                 patience_ms,
             );
         }
-        write_to(libc::STDERR_FILENO, line, patience_ms)
+        self.write_to_stderr(line, patience_ms)
+    }
+
+    fn write_to_stderr(&self, line: &str, patience_ms: i32) -> Outcome {
+        if self.stderr.is_there() {
+            write_to(libc::STDERR_FILENO, line, patience_ms)
+        } else {
+            Outcome::Failed(libc::EBADF)
+        }
     }
 }
 
@@ -186,23 +206,49 @@ enum Outcome {
 }
 
 fn write_to(fd: i32, line: &str, patience_ms: i32) -> Outcome {
+    let kind = FileId::of(fd).map(|id| id.kind());
     // What a pipe with any room takes without waiting. A file has no such limit, and its lines stay whole.
-    let most = if is_file(fd) { usize::MAX } else { libc::PIPE_BUF };
+    let most = if kind == Some(libc::S_IFREG) { usize::MAX } else { libc::PIPE_BUF };
+    // The thread may wait. For others the descriptor must not block, whatever other processes do between a look
+    // at it and the write; but its flags are shared with them, and not ours to change.
+    let own = match kind {
+        Some(libc::S_IFIFO | libc::S_IFCHR) if patience_ms != WITHOUT_END => reopened(fd),
+        _ => None,
+    };
+    let fd = own.as_ref().map_or(fd, AsRawFd::as_raw_fd);
     let mut outcome = Outcome::Written;
+    let mut left_ms = patience_ms;
     without_signals(|| {
         let mut rest = line.as_bytes();
         while !rest.is_empty() {
-            if !has_room(fd, patience_ms) {
+            if !has_room(fd, left_ms) {
                 outcome = Outcome::NoRoom;
                 return None;
             }
+            let length = rest.len().min(most);
             // SAFETY: the buffer is valid for its length.
-            let written = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len().min(most)) };
+            let written = unsafe {
+                match kind {
+                    Some(libc::S_IFSOCK) if patience_ms != WITHOUT_END => {
+                        libc::send(fd, rest.as_ptr().cast(), length, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+                    }
+                    _ => libc::write(fd, rest.as_ptr().cast(), length),
+                }
+            };
             let error = std::io::Error::last_os_error().raw_os_error();
             match usize::try_from(written) {
                 Ok(0) => return None,
                 Ok(written) => rest = rest.get(written..).unwrap_or(&[]),
                 Err(_) if error == Some(libc::EINTR) => {}
+                // Somebody else was quicker.
+                Err(_) if error == Some(libc::EAGAIN) && left_ms != 0 => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    left_ms = if left_ms == WITHOUT_END { left_ms } else { left_ms - 1 };
+                }
+                Err(_) if error == Some(libc::EAGAIN) => {
+                    outcome = Outcome::NoRoom;
+                    return None;
+                }
                 Err(_) => {
                     outcome = Outcome::Failed(error.unwrap_or(libc::EIO));
                     return error;
@@ -214,11 +260,14 @@ fn write_to(fd: i32, line: &str, patience_ms: i32) -> Outcome {
     outcome
 }
 
-fn is_file(fd: i32) -> bool {
-    // SAFETY: stat is plain data; zero is valid.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the answer; a descriptor that is closed gives an error.
-    unsafe { libc::fstat(fd, &mut status) == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG }
+/// The same pipe or terminal through a description of our own. `None`: it may not be opened, or nobody reads it.
+fn reopened(fd: i32) -> Option<OwnedFd> {
+    let path = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: a NUL-terminated path.
+    let own = unsafe { libc::open(path.as_ptr(), flags) };
+    // SAFETY: open returned it just now; it is ours alone.
+    (own >= 0).then(|| unsafe { OwnedFd::from_raw_fd(own) })
 }
 
 /// Waits for room. An error or a hang-up counts as room: the write says what it is.
@@ -260,18 +309,36 @@ fn without_signals(write: impl FnOnce() -> Option<i32>) {
     }
 }
 
-/// A thread inherits the mask: none of the application's signals must be delivered to ours.
-fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: sigset_t is plain data that sigfillset and pthread_sigmask write; the old mask is put back.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) == 0;
-        let result = work();
-        if blocked {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        }
-        result
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancelled_thread_says_all() {
+        assert!(super::super::cancel::tests::survives_cancel(|| {
+            let path = std::env::temp_dir().join(format!("cuwarden-events-{}", std::process::id()));
+            let sink = Sink::new(Some(path.clone()));
+            sink.write("directly\n".into());
+            sink.allow_thread();
+            sink.write("through the thread\n".into());
+            sink.flush();
+            let _no_cancel = NoCancel::new();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "directly\nthrough the thread\n");
+            std::fs::remove_file(&path).unwrap();
+        }));
+    }
+
+    #[test]
+    fn the_application_never_waits_for_long() {
+        let mut ends = [0; 2];
+        // SAFETY: a place for two descriptors.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        // SAFETY: both were just made and are nobody else's.
+        let [_reader, writer] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let line = "x".repeat(200 << 10);
+        let since = std::time::Instant::now();
+        assert_eq!(write_to(writer.as_raw_fd(), &line, PATIENCE_MS), Outcome::NoRoom);
+        assert_eq!(write_to(writer.as_raw_fd(), "more\n", 0), Outcome::NoRoom);
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     }
 }

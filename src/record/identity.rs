@@ -1,6 +1,7 @@
 //! Which process this is: more than a pid, which the kernel gives out again.
 
 use super::layout::Header;
+use crate::event::cancel::NoCancel;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -31,6 +32,7 @@ pub struct Identity {
 impl Identity {
     /// Reads it from /proc; what cannot be read is left zero or empty.
     pub fn of_this_process() -> Identity {
+        let _no_cancel = NoCancel::new();
         Identity {
             pid: std::process::id(),
             ppid: std::os::unix::process::parent_id(),

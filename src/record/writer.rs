@@ -6,6 +6,7 @@
 
 use super::identity::Identity;
 use super::layout::{self, Area, Extent, Header, MAX_EXTENTS, RECORD_BYTES, Record};
+use crate::event::cancel::Undisturbed;
 use std::ffi::CString;
 use std::io;
 use std::ops::Range;
@@ -44,8 +45,13 @@ struct Grow {
 impl Writer {
     /// Makes the file `DIR/proc/<pid>-<start>.rec` for this process.
     pub fn create(directory: &Path, identity: &Identity) -> io::Result<Writer> {
+        let _undisturbed = Undisturbed::new();
         let folder = directory.join("proc");
         make_private_directory(&folder)?;
+        // The directory itself may be behind a link that an operator made. Nobody has a reason to make one of this.
+        if std::fs::symlink_metadata(&folder)?.is_symlink() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "proc in it is a symbolic link"));
+        }
         let (path, file) = create_exclusive(&folder, identity)?;
         let made = Self::map_new(&path, &file);
         match made {
@@ -118,11 +124,18 @@ impl Writer {
 
     /// Hands out `count` empty records, at most one extent's worth. `None`: no memory for more.
     pub fn new_records(&self, count: u32) -> Option<Range<u32>> {
-        // Relaxed: the index is only a ticket.
-        let start = self.next_record.fetch_add(count, Ordering::Relaxed);
-        let end = start.checked_add(count)?;
-        let last_extent = ((end - 1) / RECORDS_IN_FIRST_EXTENT + 1).ilog2() as usize;
-        self.ensure_extent(Area::Records, last_extent)?;
+        let mut start = self.next_record.load(Ordering::Relaxed);
+        let end = loop {
+            let end = start.checked_add(count)?;
+            let last_extent = (end.checked_sub(1)? / RECORDS_IN_FIRST_EXTENT + 1).ilog2() as usize;
+            // Before they are taken: what there is no room for stays to be had later.
+            self.ensure_extent(Area::Records, last_extent)?;
+            // Relaxed: the index is only a ticket.
+            match self.next_record.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break end,
+                Err(now) => start = now,
+            }
+        };
         self.header.used[Area::Records.index()]
             .fetch_max(u64::from(end) * RECORD_BYTES as u64, Ordering::Release);
         Some(start..end)
@@ -130,8 +143,9 @@ impl Writer {
 
     /// An id for one more module: 16 bits of a frame, 0 excluded.
     pub fn next_module_id(&self) -> Option<u32> {
-        let id = self.next_module.fetch_add(1, Ordering::Relaxed);
-        (id < 1 << 16).then_some(id)
+        // Relaxed: only a ticket.
+        let next = |id: u32| (id < 1 << 16).then_some(id + 1);
+        self.next_module.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
     }
 
     /// Appends `entry` to an area that is not [`Area::Records`] and answers its offset in the area. Entries never
@@ -139,7 +153,11 @@ impl Writer {
     /// is written last, so that a reader never sees half an entry.
     pub fn append(&self, area: Area, entry: &[u8], publish: usize) -> Option<u64> {
         let used = &self.header.used[area.index()];
-        let length = (entry.len() as u64).next_multiple_of(8);
+        let length = (entry.len() as u64).checked_next_multiple_of(8)?;
+        let whole = publish.is_multiple_of(WORD) && publish.checked_add(WORD)? <= entry.len();
+        let published = word_at(entry, publish).filter(|_| whole)?;
+        // A handler that came back here would find the lock taken.
+        let _undisturbed = Undisturbed::new();
         let mut grow = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
         let mut start = used.load(Ordering::Relaxed);
         let (mut extent, mut within) = locate(area, start);
@@ -149,18 +167,15 @@ impl Writer {
             start = area.first_extent_bytes() * ((1 << extent) - 1);
         }
         let base = self.extent_base(&mut grow, area, extent as usize)?;
-        let published = entry.get(publish..publish.checked_add(4)?)?;
-        // SAFETY: `within + length` lies inside the extent (checked above), the mapping is writable and no other
-        // writer is here: the lock is held. Readers look at the published word first.
-        unsafe {
-            let to = base.add(within as usize);
-            std::ptr::copy_nonoverlapping(entry.as_ptr(), to, publish);
-            let rest = publish + 4;
-            std::ptr::copy_nonoverlapping(entry.as_ptr().add(rest), to.add(rest), entry.len() - rest);
-            let word = u32::from_ne_bytes([published[0], published[1], published[2], published[3]]);
-            // Release pairs with the reader's Acquire of `used` and of this word.
-            (*to.add(publish).cast::<AtomicU32>()).store(word, Ordering::Release);
+        // SAFETY: `within + length` lies inside the extent (checked above), which is mapped for good; both are
+        // multiples of a word.
+        let to = |at: usize| unsafe { &*base.add(within as usize + at).cast::<AtomicU32>() };
+        // Word by word, since `area_copy` may read meanwhile. Relaxed: readers look at the published word first.
+        for at in (0..entry.len()).step_by(WORD).filter(|at| *at != publish) {
+            to(at).store(word_at(entry, at)?, Ordering::Relaxed);
         }
+        // Release pairs with the reader's Acquire of `used` and of this word.
+        to(publish).store(published, Ordering::Release);
         used.store(start + length, Ordering::Release);
         Some(start)
     }
@@ -179,7 +194,8 @@ impl Writer {
             if base.is_null() {
                 break;
             }
-            extents.push(copy_of_shared(base, (area.first_extent_bytes() << k) as usize));
+            let bytes = (area.first_extent_bytes() << k) as usize;
+            extents.push(copy_of_shared(base, bytes));
         }
         extents
     }
@@ -193,6 +209,7 @@ impl Writer {
         let base = self.areas[area.index()].bases.get(extent)?;
         // Acquire pairs with the Release in `add_extent`.
         if base.load(Ordering::Acquire).is_null() {
+            let _undisturbed = Undisturbed::new();
             let mut grow = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
             // Earlier ones first: a thread whose ticket lies in one of them may not have come here yet.
             for k in 0..=extent {
@@ -246,6 +263,16 @@ impl Writer {
     }
 }
 
+const WORD: usize = size_of::<u32>();
+
+/// Four bytes of an entry; what is beyond its end is zero.
+fn word_at(entry: &[u8], at: usize) -> Option<u32> {
+    let bytes = entry.get(at..).filter(|bytes| !bytes.is_empty())?;
+    let mut word = [0; WORD];
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    Some(u32::from_ne_bytes(word))
+}
+
 fn locate(area: Area, offset: u64) -> (u32, u64) {
     let first = area.first_extent_bytes();
     let extent = (offset / first + 1).ilog2();
@@ -281,13 +308,10 @@ fn open_existing(path: &Path) -> io::Result<OwnedFd> {
 
 fn open(path: &Path, flags: i32, mode: libc::mode_t) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a NUL-terminated path; the descriptor returned is ours alone.
-    let fd =
-        unsafe { libc::open(path.as_ptr(), flags | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, mode) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: open returned it just now.
+    let flags = flags | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: a NUL-terminated path.
+    let fd = retried(|| unsafe { libc::open(path.as_ptr(), flags, mode) as isize })? as i32;
+    // SAFETY: open returned it just now; it is ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -295,23 +319,45 @@ fn open(path: &Path, flags: i32, mode: libc::mode_t) -> io::Result<OwnedFd> {
 fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
     may_reach(offset.saturating_add(bytes))?;
     // SAFETY: a valid descriptor and plain numbers.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) {
-        return Err(error);
+    let taken = retried(|| unsafe {
+        libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, bytes as libc::off_t) as isize
+    });
+    match taken {
+        Ok(_) => return Ok(()),
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+            return Err(error);
+        }
+        Err(_) => {}
     }
     let zeros = [0u8; 4096];
-    for at in (offset..offset + bytes).step_by(zeros.len()) {
+    let end = offset.saturating_add(bytes);
+    let mut at = offset;
+    while at < end {
+        let most = zeros.len().min((end - at) as usize);
         // SAFETY: the buffer is valid for its length.
-        let n =
-            unsafe { libc::pwrite(file.as_raw_fd(), zeros.as_ptr().cast(), zeros.len(), at as libc::off_t) };
-        if n != zeros.len() as isize {
-            return Err(io::Error::last_os_error());
+        let written = retried(|| unsafe {
+            libc::pwrite(file.as_raw_fd(), zeros.as_ptr().cast(), most, at as libc::off_t)
+        })?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
         }
+        at += written as u64;
     }
     Ok(())
+}
+
+/// A stopped process that goes on finds its system calls interrupted, although no handler may run.
+fn retried(mut call: impl FnMut() -> isize) -> io::Result<isize> {
+    loop {
+        let answer = call();
+        if answer >= 0 {
+            return Ok(answer);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 /// Whether a file may have so many bytes (`ulimit -f`). To try would be answered with a signal that ends the process.
@@ -358,11 +404,10 @@ fn status_of(file: &OwnedFd) -> io::Result<libc::stat> {
 /// Copies memory that others may be writing, a word at a time.
 fn copy_of_shared(base: *mut u8, bytes: usize) -> Vec<u8> {
     let mut copy = Vec::with_capacity(bytes);
-    for word in 0..bytes / 8 {
+    for word in 0..bytes / WORD {
         // SAFETY: within a mapping of `bytes` bytes that starts page-aligned and is never removed; atomic, since
         // other threads may write meanwhile.
-        let value =
-            unsafe { (*base.cast::<std::sync::atomic::AtomicU64>().add(word)).load(Ordering::Acquire) };
+        let value = unsafe { (*base.cast::<AtomicU32>().add(word)).load(Ordering::Acquire) };
         copy.extend_from_slice(&value.to_ne_bytes());
     }
     copy
@@ -407,6 +452,8 @@ mod tests {
     #[test]
     fn entries_do_not_straddle_extents() {
         let (writer, dir) = writer();
+        assert_eq!(writer.append(Area::Notes, &[7; 6], 4), None, "no word there");
+        assert_eq!(writer.append(Area::Notes, &[7; 16], 2), None, "no aligned word there");
         let entry = [7u8; 5000];
         let offsets: Vec<u64> = (0..20).map(|_| writer.append(Area::Notes, &entry, 4).unwrap()).collect();
         for offset in offsets {
@@ -416,6 +463,74 @@ mod tests {
             assert_eq!(&bytes[offset as usize..offset as usize + 5000], &entry);
         }
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn records_are_never_handed_out_twice() {
+        let (writer, dir) = writer();
+        writer.next_record.store(u32::MAX - 40, Ordering::Relaxed);
+        for _ in 0..4 {
+            assert_eq!(writer.new_records(64), None);
+        }
+        assert_eq!(writer.next_record.load(Ordering::Relaxed), u32::MAX - 40, "a failure takes none");
+        writer.next_module.store(u32::from(u16::MAX), Ordering::Relaxed);
+        assert_eq!(writer.next_module_id(), Some(u32::from(u16::MAX)));
+        for _ in 0..4 {
+            assert_eq!(writer.next_module_id(), None);
+        }
+        assert_eq!(writer.next_module.load(Ordering::Relaxed), 1 << 16);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn no_records_through_a_link() {
+        let (writer, dir) = writer();
+        drop(writer);
+        std::fs::rename(dir.join("proc"), dir.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(dir.join("elsewhere"), dir.join("proc")).unwrap();
+        let error = Writer::create(&dir, &Identity::of_this_process()).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(std::fs::read_dir(dir.join("elsewhere")).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// A timer that is quicker than the file system would otherwise interrupt it for ever.
+    #[test]
+    fn signals_do_not_disturb() {
+        extern "C" fn handler(_: i32) {}
+        let (writer, dir) = writer();
+        let stop = AtomicBool::new(false);
+        // SAFETY: a handler that does nothing, for a signal that nobody else here uses.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(i32) as usize;
+            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+        }
+        // SAFETY: no arguments.
+        let me = unsafe { libc::pthread_self() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                }
+            });
+            let made = (0..60_000).all(|_| writer.new_records(16).is_some());
+            stop.store(true, Ordering::Relaxed);
+            assert!(made && writer.file_is_complete());
+        });
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_cancelled_thread_writes_on() {
+        assert!(crate::event::cancel::tests::survives_cancel(|| {
+            let (writer, dir) = writer();
+            assert!((0..100).all(|_| writer.new_records(64).is_some()));
+            assert!((0..100).all(|_| writer.append(Area::Notes, &[7; 5000], 4).is_some()));
+            let _no_cancel = crate::event::cancel::NoCancel::new();
+            std::fs::remove_dir_all(dir).unwrap();
+        }));
     }
 
     #[test]
