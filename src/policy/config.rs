@@ -58,7 +58,7 @@ pub struct Config {
     pub dir: Option<PathBuf>,
     /// Memory limits by device.
     pub limits: Limits,
-    /// Where the leak report goes.
+    /// Where the leak report goes; absolute, as far as the working directory could be named.
     pub report: Option<PathBuf>,
     /// Frames kept for each allocation.
     pub stack_depth: u32,
@@ -68,7 +68,7 @@ pub struct Config {
     pub labels_text: String,
     /// What is logged.
     pub level: Level,
-    /// Where events go; `None` = stderr.
+    /// Where events go; `None` = stderr. Absolute like `report`.
     pub log_file: Option<PathBuf>,
     /// Replace the context slot of the driver's private table.
     pub private_tables: bool,
@@ -88,12 +88,12 @@ impl Config {
         let config = Config {
             dir: reader.shared_directory(),
             limits: reader.limits(),
-            report: reader.path("CUWARDEN_REPORT"),
+            report: reader.fixed_path("CUWARDEN_REPORT"),
             stack_depth: reader.stack_depth(),
             labels: reader.labels(&labels_text),
             labels_text,
             level: reader.level(),
-            log_file: reader.path("CUWARDEN_LOG_FILE"),
+            log_file: reader.fixed_path("CUWARDEN_LOG_FILE"),
             private_tables: reader.switch("CUWARDEN_PRIVATE_TABLES", true),
         };
         reader.switch("CUWARDEN_DISABLE", false);
@@ -127,6 +127,12 @@ impl Reader<'_> {
 
     fn path(&self, name: &str) -> Option<PathBuf> {
         self.raw(name).map(PathBuf::from)
+    }
+
+    /// What it means now, since the application may go to another directory.
+    fn fixed_path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.path(name)?;
+        Some(std::path::absolute(&path).ok().filter(|_| path.is_relative()).unwrap_or(path))
     }
 
     /// Processes with different working directories must mean the same place.
@@ -289,6 +295,18 @@ mod tests {
         assert_eq!(config.limits.of(3, "GPU-x"), 4 << 30);
         assert_eq!((config.stack_depth, config.level), (0, Level::Debug));
         assert_eq!(config.labels, [("arm".into(), "A".into()), ("cuda".into(), "12.4".into())]);
+    }
+
+    #[test]
+    fn paths_mean_what_they_meant_at_the_start() {
+        let (config, errors) =
+            parse(&[("CUWARDEN_REPORT", "reports"), ("CUWARDEN_LOG_FILE", "./log/events")]);
+        assert_eq!(errors, []);
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(config.report, Some(here.join("reports")));
+        assert_eq!(config.log_file, Some(here.join("log/events")));
+        let (config, _) = parse(&[("CUWARDEN_REPORT", "/a//./b/../c")]);
+        assert_eq!(config.report.unwrap().as_os_str(), "/a//./b/../c");
     }
 
     #[test]
