@@ -1,6 +1,7 @@
 //! The leak report at exit.
 
 use super::Process;
+use crate::event::cancel::NoCancel;
 use crate::policy::config::Level;
 use crate::record::identity::realtime_ns;
 use crate::record::layout::Area;
@@ -8,15 +9,31 @@ use crate::record::snapshot::Snapshot;
 use crate::record::writer::may_reach;
 use crate::report::model::{Report, Termination};
 use serde_json::json;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Called once at an orderly exit. Asks the driver nothing: it may be gone already.
-pub fn write_exit_report() {
+/// What the report that lies there was made of, 0 = there is none.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// Called at an orderly exit: when the destructors of the libraries begin, in case that one of them ends the
+/// process, and for the last time when they are done. Asks the driver nothing: it may be gone already.
+pub fn write_exit_report(last: bool) {
     let Some(process) = Process::current() else { return };
-    process.writer.mark_ended(realtime_ns());
-    if let Some(folder) = &process.config.report
+    let _no_cancel = NoCancel::new();
+    let books = fingerprint(process);
+    if last {
+        process.writer.mark_ended(realtime_ns());
+    }
+    // Relaxed: exit handlers run one after the other.
+    let before = WRITTEN.swap(books, Ordering::Relaxed);
+    if before != books
+        && let Some(folder) = &process.config.report
         && let Err(error) = write(process, folder)
+        && before == 0
     {
         process.events.emit(
             Level::Error,
@@ -31,10 +48,17 @@ pub fn write_exit_report() {
             }),
         );
     }
-    if process.events.wants(Level::Info) {
+    if last && process.events.wants(Level::Info) {
         process.events.emit(Level::Info, "process_exit", summary(process));
     }
     process.events.flush();
+}
+
+/// Other books have another one, never 0: the header counts every allocation and every free.
+fn fingerprint(process: &Process) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    process.writer.header_copy().hash(&mut hasher);
+    hasher.finish() | 1
 }
 
 fn snapshot(process: &Process) -> Option<Snapshot> {
@@ -56,11 +80,21 @@ fn write(process: &Process, folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let target = folder.join(format!("cuwarden-{}.json", process.pid));
     let partial: PathBuf = folder.join(format!(".cuwarden-{}.json.tmp", process.pid));
-    std::fs::write(&partial, &text)?;
+    // What a process with this number left behind, or somebody's link to a file that is none of our business.
+    let _ = std::fs::remove_file(&partial);
+    let written = new_file(&partial).and_then(|mut file| file.write_all(&text));
     // A reader sees a whole report or none.
-    std::fs::rename(&partial, &target).inspect_err(|_| {
-        let _ = std::fs::remove_file(&partial);
+    written.and_then(|()| std::fs::rename(&partial, &target)).inspect_err(|error| {
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            let _ = std::fs::remove_file(&partial);
+        }
     })
+}
+
+/// To be read by whoever collects reports: 0644, less what the umask takes away.
+fn new_file(path: &Path) -> io::Result<File> {
+    // create_new is O_EXCL, which follows no link. The library adds O_CLOEXEC.
+    OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).mode(0o644).open(path)
 }
 
 fn summary(process: &Process) -> serde_json::Value {
