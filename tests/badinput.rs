@@ -98,6 +98,9 @@ fn unusable(sim: &Sim) -> Vec<PathBuf> {
     std::os::unix::fs::symlink(at("nowhere"), at("dangling")).expect("the folder is ours");
     sim.temp.folder("blocked");
     std::fs::write(at("blocked/proc"), "").expect("the folder is ours");
+    sim.temp.folder("diverted");
+    sim.temp.folder("target");
+    std::os::unix::fs::symlink(at("target"), at("diverted/proc")).expect("the folder is ours");
     vec![
         at("a-file"),
         at("a-file/below"),
@@ -105,6 +108,7 @@ fn unusable(sim: &Sim) -> Vec<PathBuf> {
         at("loop"),
         at("dangling"),
         at("blocked"),
+        at("diverted"),
         PathBuf::from("/proc/cuwarden"),
         sim.temp.join("x".repeat(300)),
     ]
@@ -388,4 +392,34 @@ fn refusals_are_said_once_and_counted() {
     run(sim.shimmed(steady(&sim)).args(["deny", "1000"]).env("CUWARDEN_MEMORY_LIMIT", "1g")).succeeded();
     assert_eq!(sim.events_named("quota_denied").len(), 1);
     assert_eq!(sim.report()["devices"][0]["denied_count"], 1000);
+}
+
+#[test]
+fn relative_paths_mean_what_they_meant_at_the_start() {
+    let sim = Sim::new();
+    let elsewhere = sim.temp.folder("elsewhere");
+    let mut command = sim.shimmed(books::program(&sim, "badinput/places.c"));
+    command.arg("chdir").arg(&*elsewhere).current_dir(&*sim.temp).env("CUWARDEN_MEMORY_LIMIT", "1g");
+    run(command.env("CUWARDEN_REPORT", "reports").env("CUWARDEN_LOG_FILE", "./events.jsonl")).succeeded();
+    assert_eq!(sim.events_named("quota_denied").len(), 1);
+    books::agree(&sim, &sim.report());
+    assert_eq!(std::fs::read_dir(&*elsewhere).expect("it is there").count(), 0);
+}
+
+#[test]
+fn a_report_is_not_written_through_a_link() {
+    let sim = Sim::new();
+    let victim = sim.temp.join("victim");
+    std::fs::write(&victim, "somebody else's").expect("the folder is ours");
+    let mut command = sim.shimmed(books::program(&sim, "badinput/places.c"));
+    run(command.arg("planted").arg(sim.temp.join("reports")).arg(&victim)).succeeded();
+    assert_eq!(std::fs::read(&victim).expect("it is there"), b"somebody else's");
+    books::agree(&sim, &sim.report());
+    let report = std::fs::read_dir(sim.temp.join("reports")).expect("it is there").next().expect("one");
+    let mode = report.and_then(|report| report.metadata()).expect("it is there").permissions().mode();
+    assert_eq!(
+        mode & 0o7133,
+        0,
+        "others may read it as far as the umask allows, nobody else may write it: {mode:o}"
+    );
 }

@@ -11,9 +11,11 @@ mod books;
 #[path = "programs/badinput/support.rs"]
 mod support;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::PathBuf;
 use std::process::Command;
 
+use common::cc;
 use common::process::{run, start};
 use common::sim::Sim;
 use serde_json::Value;
@@ -68,6 +70,54 @@ fn a_closed_stderr_is_nobody_s_file() {
     let sim = Sim::new();
     for mut command in talkative(&sim) {
         start_with_stderr(&mut command, None).finish().succeeded();
+    }
+}
+
+/// Descriptor 2 of a process that closed it is a file like any other.
+#[test]
+fn a_data_file_in_stderr_s_place_stays_clean() {
+    for action in ["data-later", "data-before"] {
+        let sim = Sim::new();
+        let data = sim.temp.join("data");
+        let mut command = sim.shimmed(books::program(&sim, "badinput/places.c"));
+        command.arg(action).arg(&data).env("CUWARDEN_MEMORY_LIMIT", "1g").env("CUWARDEN_LOG", "debug");
+        run(command.env_remove("CUWARDEN_LOG_FILE")).succeeded();
+        let written = std::fs::read_to_string(&data).expect("the program made it");
+        assert_eq!(written, "payload", "{action}");
+    }
+}
+
+#[test]
+fn events_follow_stdout_and_stderr_to_a_log_file() {
+    let sim = Sim::new();
+    let log = sim.temp.join("log");
+    let mut command = sim.shimmed(books::program(&sim, "badinput/places.c"));
+    command.arg("redirected").arg(&log).env("CUWARDEN_MEMORY_LIMIT", "1g");
+    run(command.env_remove("CUWARDEN_LOG_FILE")).succeeded();
+    let written = std::fs::read_to_string(&log).expect("the program made it");
+    assert!(written.contains("quota_denied"), "{written}");
+}
+
+/// Two processes that look for room in one pipe: whoever comes second must not wait.
+#[test]
+fn the_end_is_not_put_off_by_a_stderr_without_room() {
+    let sim = Sim::new();
+    for mut command in talkative(&sim) {
+        let mut ends = [0; 2];
+        // SAFETY: a place for two descriptors.
+        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) }, 0);
+        // SAFETY: both were just made and are nobody else's.
+        let [writer, _reader] = ends.map(|fd| unsafe { <std::fs::File as FromRawFd>::from_raw_fd(fd) });
+        let bytes = [0u8; 4096];
+        // SAFETY: the buffer is valid for its length.
+        let send = |length| unsafe {
+            libc::send(writer.as_raw_fd(), bytes.as_ptr().cast(), length, libc::MSG_DONTWAIT)
+        };
+        while send(bytes.len()) > 0 {}
+        while send(1) > 0 {}
+        let since = std::time::Instant::now();
+        start_with_stderr(&mut command, Some(&writer)).finish().succeeded();
+        assert!(since.elapsed() < std::time::Duration::from_secs(20), "{:?}", since.elapsed());
     }
 }
 
@@ -129,6 +179,55 @@ fn threads_come_and_go() {
     let report = sim.report();
     books::agree(&sim, &report);
     assert_eq!(report["devices"][0]["alloc_count"], 300, "{report:#}");
+}
+
+/// Cancelling acts at the first open, write or poll of a thread, and must not act inside of us.
+#[test]
+fn a_cancelled_thread_ends_in_its_own_code() {
+    let sim = Sim::new();
+    let program = books::program(&sim, "badinput/cancelled.c");
+    run(sim.shimmed(&program).arg("refused").env("CUWARDEN_MEMORY_LIMIT", "4Q")).succeeded();
+    let nowhere = sim.temp.join("missing/below");
+    let mut command = sim.shimmed(&program);
+    command.arg("refused").env("CUWARDEN_MEMORY_LIMIT", "1g").env("CUWARDEN_DIR", nowhere);
+    run(&mut command).succeeded();
+    assert_eq!(sim.events_named("config_error").len(), 2);
+    run(sim.shimmed(&program).arg("exit").env("CUWARDEN_LOG", "debug")).succeeded();
+    books::agree(&sim, &sim.report());
+    assert_eq!(sim.report()["devices"][0]["alloc_count"], 30);
+    assert_eq!(sim.events_named("process_exit").len(), 1);
+}
+
+/// The destructor of a library often runs after ours.
+#[test]
+fn what_a_destructor_frees_is_not_leaked() {
+    for (ending, live, killed) in
+        [("return", 512, false), ("leave", 512 + (1 << 20), false), ("die", 512, true)]
+    {
+        let sim = Sim::new();
+        let libcuda = sim.libraries().join("libcuda.so.1").display().to_string();
+        let source = "tests/programs/badinput/destructor.c";
+        let library = cc::library(source, "libdestructor.so", &["-DLIBRARY", &libcuda]);
+        let folder: PathBuf = library.parent().expect("it lies in a folder").into();
+        let rpath = format!("-Wl,-rpath,{}", folder.display());
+        let program = cc::program(source, &[&library.display().to_string(), &libcuda, &rpath]);
+        let finished = run(sim.shimmed(program).arg(ending).env("CUWARDEN_LOG", "info"));
+        let record = post_mortem(&sim.shared_dir());
+        let report = sim.report();
+        assert_eq!(report["termination"], "exit", "{report:#}");
+        if killed {
+            finished.killed_by(libc::SIGKILL);
+        } else {
+            finished.succeeded();
+            books::agree(&sim, &report);
+            assert_eq!(report["devices"][0]["live_bytes"], live, "{report:#}");
+        }
+        // The last word, which a destructor that ends the process leaves unsaid.
+        let orderly = ending == "return";
+        assert_eq!(record["devices"][0]["live_bytes"], live, "{record:#}");
+        assert_eq!(record["termination"], if orderly { "exit" } else { "killed" }, "{record:#}");
+        assert_eq!(sim.events_named("process_exit").len(), usize::from(orderly));
+    }
 }
 
 // ---- death --------------------------------------------------------------------------------------------------------
