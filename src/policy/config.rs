@@ -132,7 +132,8 @@ impl Reader<'_> {
     /// What it means now, since the application may go to another directory.
     fn fixed_path(&self, name: &str) -> Option<PathBuf> {
         let path = self.path(name)?;
-        Some(std::path::absolute(&path).ok().filter(|_| path.is_relative()).unwrap_or(path))
+        // An absolute path stays as it is.
+        Some(std::env::current_dir().map_or_else(|_| path.clone(), |here| here.join(&path)))
     }
 
     /// Processes with different working directories must mean the same place.

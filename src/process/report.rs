@@ -10,7 +10,6 @@ use crate::record::writer::may_reach;
 use crate::report::model::{Report, Termination};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -56,9 +55,8 @@ pub fn write_exit_report(last: bool) {
 
 /// Other books have another one, never 0: the header counts every allocation and every free.
 fn fingerprint(process: &Process) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    process.writer.header_copy().hash(&mut hasher);
-    hasher.finish() | 1
+    let bytes = process.writer.header_copy();
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)) | 1
 }
 
 fn snapshot(process: &Process) -> Option<Snapshot> {
