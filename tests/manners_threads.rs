@@ -50,7 +50,6 @@ fn forks_while_others_allocate() {
 
 /// The same while others call cuInit again and again, as every library in a process does for itself.
 #[test]
-#[ignore = "not yet: cuInit takes the lock of the panic hook each time, and a child may inherit it taken"]
 fn forks_while_others_start_cuda() {
     forks_while_others_work("starting storm");
 }
@@ -162,7 +161,6 @@ fn a_thread_that_ends_itself_inside_the_driver() {
 /// A jump out of the driver, by a call-back or by a signal handler, leaves our frames behind. The thread is tracked all
 /// the same from then on.
 #[test]
-#[ignore = "not yet: the mark that the thread is inside the shim stays set"]
 fn a_thread_that_jumps_out_of_the_driver_is_still_tracked() {
     for how in ["jump", "signal"] {
         let (sim, _) = in_the_driver(how);

@@ -96,7 +96,7 @@ hook! {
 /// # Safety
 /// As the driver's function.
 #[allow(non_snake_case)]
-pub unsafe extern "C-unwind" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
+pub unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
     // SAFETY: as for every hook.
     unsafe { any_launch(Id::cuGraphLaunch, hGraphExec, hStream, false) }
 }
@@ -106,14 +106,14 @@ pub unsafe extern "C-unwind" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: 
 /// # Safety
 /// As the driver's function.
 #[allow(non_snake_case)]
-pub unsafe extern "C-unwind" fn cuGraphLaunch_ptsz(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
+pub unsafe extern "C" fn cuGraphLaunch_ptsz(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
     // SAFETY: as for every hook.
     unsafe { any_launch(Id::cuGraphLaunch_ptsz, hGraphExec, hStream, true) }
 }
 
 #[inline(always)]
 unsafe fn any_launch(api: Id, executable: CUgraphExec, stream: CUstream, per_thread: bool) -> CUresult {
-    type Real = unsafe extern "C-unwind" fn(CUgraphExec, CUstream) -> CUresult;
+    type Real = unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult;
     // SAFETY: Real is the type of both rows' functions.
     let Some(function) = (unsafe { real_function::<Real>(api) }) else { return super::table::NOT_IN_DRIVER };
     // SAFETY: the caller's own arguments.

@@ -9,6 +9,7 @@
 use crate::cuda::abi::CUresult;
 use crate::process::{self, Process, Verdict};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the first half of a hook decided.
 pub(super) enum Before<T> {
@@ -111,8 +112,10 @@ impl Inside {
     #[inline(always)]
     pub(super) fn enter() -> Option<Inside> {
         let words = cuwarden_arch::thread_words();
+        let here = cuwarden_arch::stack_pointer();
         // SAFETY: the thread's own words; nothing else refers to them now.
-        if unsafe { (*words).inside } != 0 {
+        let inside = unsafe { (*words).inside };
+        if inside != 0 && !was_jumped_out_of(inside, here) {
             return None;
         }
         let process = match Process::current() {
@@ -120,8 +123,23 @@ impl Inside {
             None => start_here()?,
         };
         // SAFETY: as above.
-        unsafe { (*words).inside = 1 };
+        unsafe { (*words).inside = here };
         Some(Inside { process })
+    }
+}
+
+/// A signal handler can leave a hooked call by longjmp, and the mark stays. A call that is made from the same depth
+/// or further out cannot be inside any more, unless a handler makes it on a stack of its own.
+#[cold]
+#[inline(never)]
+fn was_jumped_out_of(inside: u64, here: u64) -> bool {
+    if here < inside {
+        return false;
+    }
+    // SAFETY: stack_t is plain data, and this only asks.
+    unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(std::ptr::null(), &mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK == 0
     }
 }
 
@@ -147,7 +165,7 @@ fn start_here() -> Option<&'static Process> {
 pub(super) fn shielded(work: impl FnOnce()) {
     let words = cuwarden_arch::thread_words();
     // SAFETY: the thread's own words.
-    let outer = unsafe { std::mem::replace(&mut (*words).inside, 1) };
+    let outer = unsafe { std::mem::replace(&mut (*words).inside, cuwarden_arch::stack_pointer()) };
     quietly(work);
     // SAFETY: as above.
     unsafe { (*words).inside = outer };
@@ -157,10 +175,14 @@ pub(super) fn shielded(work: impl FnOnce()) {
 #[cold]
 pub(super) fn start_quietly() -> Verdict {
     let words = cuwarden_arch::thread_words();
+    let here = cuwarden_arch::stack_pointer();
     // SAFETY: the thread's own words.
-    if unsafe { std::mem::replace(&mut (*words).inside, 1) } != 0 {
+    let inside = unsafe { (*words).inside };
+    if inside != 0 && !was_jumped_out_of(inside, here) {
         return Verdict::Busy;
     }
+    // SAFETY: as above.
+    unsafe { (*words).inside = here };
     let mut verdict = Verdict::Off;
     quietly(|| {
         silence_panics();
@@ -174,6 +196,11 @@ pub(super) fn start_quietly() -> Verdict {
 /// The default hook writes to the application's stderr. This is our own copy of the standard library: a Rust
 /// application has another.
 fn silence_panics() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // Once: the standard library's lock of the hook could be held at the moment of a fork.
+    if DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
     std::panic::set_hook(Box::new(|info| {
         if let Some(process) = Process::current() {
             process.events.emit(

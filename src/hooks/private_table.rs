@@ -28,7 +28,7 @@ const MOST_BYTES: usize = 4096;
 /// What events call it.
 const NAME: &str = "cuDevicePrimaryCtxRetain (by the CUDA runtime)";
 
-type Slot = unsafe extern "C-unwind" fn(*mut CUcontext, CUdevice) -> CUresult;
+type Slot = unsafe extern "C" fn(*mut CUcontext, CUdevice) -> CUresult;
 
 static ORIGINAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static TRIED: AtomicBool = AtomicBool::new(false);
@@ -138,7 +138,7 @@ impl Page {
 }
 
 /// Stands in slot 2.
-unsafe extern "C-unwind" fn instead(context: *mut CUcontext, device: CUdevice) -> CUresult {
+unsafe extern "C" fn instead(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // Acquire pairs with the Release in `exchange`, before which nobody can be here.
     let original = ORIGINAL.load(Ordering::Acquire);
     if original.is_null() {

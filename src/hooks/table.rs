@@ -206,16 +206,17 @@ pub(super) fn set_real(row: usize, address: *mut c_void) -> *mut c_void {
 /// against a newer driver than the one that runs.
 pub(super) const NOT_IN_DRIVER: CUresult = crate::cuda::error::CUDA_ERROR_NOT_FOUND;
 
-/// Defines hooks. They may be unwound: pthread_exit and the cancellation of a thread that waits in the driver pass
-/// through as they would without us. The body gets `real`, a closure that calls the driver's function with the same arguments,
+/// Defines hooks. A thread that is cancelled or ends inside the driver is unwound through them by libgcc_s, whose
+/// contexts our own copy of the unwinder must not touch: as functions that do not unwind they have nothing to clean
+/// up on the way, and the unwinder passes. What such a call had reserved stays charged. The body gets `real`, a closure that calls the driver's function with the same arguments,
 /// and must call it exactly once.
 macro_rules! hook {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$real:ident| $body:block)*) => {$(
         $(#[$meta])*
         #[doc = concat!("Stands for `", stringify!($name), "`.\n\n# Safety\nAs the driver's function.")]
         #[allow(non_snake_case)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $crate::cuda::abi::CUresult {
-            type Real = unsafe extern "C-unwind" fn($($type),*) -> $crate::cuda::abi::CUresult;
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::cuda::abi::CUresult {
+            type Real = unsafe extern "C" fn($($type),*) -> $crate::cuda::abi::CUresult;
             // SAFETY: Real is the type of this row's function, by the driver's headers.
             let Some(function) = (unsafe { $crate::hooks::table::real::<Real>($crate::hooks::table::Id::$name) }) else {
                 return $crate::hooks::table::NOT_IN_DRIVER;

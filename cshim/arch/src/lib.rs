@@ -26,7 +26,8 @@ global_asm!(
 #[derive(Debug)]
 #[repr(C)]
 pub struct ThreadWords {
-    /// Not 0 while the thread is inside the shim, so that calls which the driver makes to itself pass through.
+    /// While the thread is inside the shim, the stack pointer with which it came in: calls that the driver makes to
+    /// itself pass through. Otherwise 0.
     pub inside: u64,
     /// The thread's id in the low half, the process generation that it belongs to in the high half.
     pub tid: u64,
@@ -48,4 +49,13 @@ pub fn thread_words() -> *mut ThreadWords {
         );
     }
     address
+}
+
+/// The stack pointer of the function that this is inlined into.
+#[inline(always)]
+pub fn stack_pointer() -> u64 {
+    let value: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {out}, rsp", out = out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
 }
