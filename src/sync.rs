@@ -5,6 +5,7 @@
 //! moment and then sleeps for longer and longer, so that a holder of lower priority gets to run. It has no state
 //! outside itself, which matters to a forked child that makes its own.
 
+use crate::event::cancel::NoCancel;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) {
+        let _no_cancel = NoCancel::new();
         let mut rounds = 0u32;
         loop {
             for _ in 0..64 {

@@ -194,3 +194,11 @@ fn the_stack_that_calls_take() {
         assert!(with - without < most, "{what}: {with} bytes, {without} without the shim");
     }
 }
+
+/// Seastar defines dl_iterate_phdr itself: finding the loader's dlsym must not call it.
+#[test]
+fn a_program_with_a_dl_iterate_phdr_of_its_own() {
+    let program = cc::program(&format!("{PROGRAMS}/own_iterator.c"), &["-rdynamic"]);
+    let out = same_with_and_without(&Sim::new(), &program, |_| {});
+    assert_eq!(out.stdout, "found\n", "{}", out.told());
+}

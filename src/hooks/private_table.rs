@@ -12,6 +12,7 @@ use super::refuse;
 use super::table::{Id, hook, real as real_function};
 use crate::cuda::abi::*;
 use crate::cuda::error::{CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
+use crate::event::cancel::NoCancel;
 use crate::process::{Process, Verdict};
 use crate::tracking::contexts::Origin;
 use core::ffi::c_void;
@@ -101,6 +102,7 @@ impl Page {
         const SIZE: usize = 4096;
         let start = address / SIZE * SIZE;
         let bytes = (address + size_of::<usize>() - start).next_multiple_of(SIZE);
+        let _no_cancel = NoCancel::new();
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let protection = maps.lines().find_map(|line| {
             let (range, rest) = line.split_once(' ')?;

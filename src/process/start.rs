@@ -2,6 +2,7 @@
 
 use super::{CURRENT, Process, alive::Alive, coarse_ns};
 use crate::event::Events;
+use crate::event::cancel::NoCancel;
 use crate::policy::config::{self, Config, Level};
 use crate::record::identity::Identity;
 use crate::record::predecessor;
@@ -40,6 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The verdict for this process, reached at the first call. Never calls the driver.
 #[cold]
 pub fn start() -> Verdict {
+    let _no_cancel = NoCancel::new();
     let pid = u64::from(std::process::id());
     let mut waited = Duration::ZERO;
     loop {
@@ -127,6 +129,9 @@ fn open_books(directory: &Path, config: &Config) -> io::Result<Writer> {
     make_private_directory(directory)?;
     if config.dir.is_none() {
         check_owner(directory)?;
+        let records = directory.join("proc");
+        make_private_directory(&records)?;
+        check_owner(&records)?;
     }
     let mut identity = Identity::of_this_process();
     identity.labels = config.labels_text.clone();

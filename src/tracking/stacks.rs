@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use crate::event::cancel::NoCancel;
 use crate::policy::config::MAX_STACK_DEPTH;
 use crate::record::layout::{ModuleHead, StackHead};
 
@@ -206,6 +207,7 @@ fn loaded_modules() -> Vec<(Module, Vec<u8>)> {
 }
 
 fn main_program() -> Vec<u8> {
+    let _no_cancel = NoCancel::new();
     use std::os::unix::ffi::OsStringExt;
     std::fs::read_link("/proc/self/exe").map(|p| p.into_os_string().into_vec()).unwrap_or_default()
 }

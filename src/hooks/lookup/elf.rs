@@ -41,26 +41,51 @@ fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
     Some(found)
 }
 
+/// Walks the loader's own list. Nothing is called on the way: a program may define dl_iterate_phdr itself, on top of
+/// what dlsym finds for it, and would come back here until the stack ends.
 fn next_definition(name: &CStr) -> Option<*mut c_void> {
-    let own_base = base_of(next_definition as *const c_void)?;
-    // Where we are not preloaded but linked, as in our own tests: whoever defines it.
-    let found = definition_after(Some(own_base), name).or_else(|| definition_after(None, name))?;
+    // The linker's name for where this library or program begins; only its address is taken.
+    let own_base = &raw const __ehdr_start as u64;
+    let found = match definition_after(own_base, name) {
+        Ok(found) => found,
+        // Not a library of its own but linked into a program, as in our own tests: whoever defines it.
+        Err(NotListed) => libraries().find_map(|library| function_of(library, name)),
+    }?;
     Some(found as *mut c_void)
 }
 
-/// The first definition behind the library with this load bias, else the first of all.
-fn definition_after(base: Option<u64>, name: &CStr) -> Option<u64> {
-    let mut passed = base.is_none();
-    let mut found = None;
-    each_library(&mut |info| {
-        if base == Some(info.dlpi_addr) {
-            passed = true;
-        } else if passed {
-            found = definition_in(info, name);
-        }
-        found.is_some()
-    });
-    found
+/// No library begins where we do.
+struct NotListed;
+
+unsafe extern "C" {
+    static __ehdr_start: u8;
+    /// For debuggers, and as old as the ABI (link.h).
+    static _r_debug: LoaderList;
+}
+
+#[repr(C)]
+struct LoaderList {
+    _version: i32,
+    first: *const LinkMap,
+}
+
+/// The first definition in a library behind the one with this load bias. Never in that one: on an old glibc without
+/// libdl there may be no other.
+fn definition_after(base: u64, name: &CStr) -> Result<Option<u64>, NotListed> {
+    if !libraries().any(|library| library.base == base) {
+        return Err(NotListed);
+    }
+    let mut behind = libraries().skip_while(|library| library.base != base).skip(1);
+    Ok(behind.find_map(|library| function_of(library, name)))
+}
+
+/// The loaded libraries in load order. One may be unlinked meanwhile by a dlclose in another thread, but not those that
+/// were there from the start, which come first and hold what is looked for.
+fn libraries() -> impl Iterator<Item = &'static LinkMap> {
+    // SAFETY: the loader fills it before any code of ours can run.
+    let first = unsafe { (&raw const _r_debug.first).read() };
+    // SAFETY: entries of the loader's list; see above.
+    std::iter::successors(unsafe { first.as_ref() }, |library| unsafe { library.next.as_ref() })
 }
 
 /// Shows the loaded libraries in load order until one is the right one.
@@ -73,11 +98,6 @@ fn each_library(mut visitor: &mut dyn FnMut(&libc::dl_phdr_info) -> bool) {
     }
     // SAFETY: the callback gets the visitor back, which lives until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut visitor).cast()) };
-}
-
-/// Load bias of the library that an address lies in.
-fn base_of(address: *const c_void) -> Option<u64> {
-    with_library_of(address, |info, _| info.dlpi_addr)
 }
 
 /// A `ret` instruction in the library that an address of code lies in.
@@ -136,17 +156,12 @@ pub(super) struct LinkMap {
     base: u64,
     _name: *const c_char,
     dynamic: *const Dyn,
+    next: *const LinkMap,
 }
 
 /// An exported function of a library that stays loaded.
 pub(super) fn function_of(library: &LinkMap, name: &CStr) -> Option<u64> {
     definition(library.base, library.dynamic, name)
-}
-
-/// A function of this name in one loaded library.
-fn definition_in(info: &libc::dl_phdr_info, name: &CStr) -> Option<u64> {
-    let dynamic = segments(info).iter().find(|s| s.p_type == libc::PT_DYNAMIC)?;
-    definition(info.dlpi_addr, info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dyn, name)
 }
 
 /// By the library's GNU or SysV hash table.
@@ -279,10 +294,11 @@ mod tests {
 
     #[test]
     fn a_return_lies_in_the_library_that_was_asked_for() {
-        for code in [real_dlsym().unwrap() as *const c_void, base_of as *const c_void] {
+        for code in [real_dlsym().unwrap() as *const c_void, next_definition as *const c_void] {
             let found = return_in_library_of(code).unwrap();
             // SAFETY: what is to be shown: readable code.
             assert_eq!(unsafe { *found.cast::<u8>() }, 0xc3);
+            let base_of = |code| with_library_of(code, |info, _| info.dlpi_addr).unwrap();
             assert_eq!(base_of(found), base_of(code));
         }
         assert!(return_in_library_of(std::ptr::null()).is_none());
@@ -298,8 +314,10 @@ mod tests {
         let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
         if vdso != 0 {
             let found = with_library_of(vdso as *const c_void, |info, _| {
+                let dynamic = segments(info).iter().find(|s| s.p_type == libc::PT_DYNAMIC).unwrap();
+                let dynamic = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dyn;
                 [c"__vdso_clock_gettime", c"__vdso_gettimeofday", c"no_such_function"]
-                    .map(|name| definition_in(info, name).is_some())
+                    .map(|name| definition(info.dlpi_addr, dynamic, name).is_some())
             });
             assert_eq!(found, Some([true, true, false]));
         }
