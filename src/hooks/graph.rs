@@ -78,13 +78,13 @@ hook! {
     fn cuDeviceGraphMemTrim(device: CUdevice) |real| {
         around(
             |process| match device_number(device).filter(|_| process.graphs.may_exist()) {
-                Some(device) => Before::Then(device),
+                Some(device) => Before::Then((device, process.graphs.one_at_a_time(process.thread_id()))),
                 None => Before::Pass,
             },
             real,
-            |process, &device, code| {
-                process.graphs.note_trim(device);
-                settle(process, Id::cuGraphLaunch, device, 0);
+            |process, (device, _turn), code| {
+                process.graphs.note_trim(*device);
+                settle(process, Id::cuGraphLaunch, *device, 0);
                 code
             },
         )
@@ -214,13 +214,14 @@ fn launch(
             if driver::is_capturing(stream, per_thread) {
                 return Before::Pass;
             }
+            let turn = process.graphs.one_at_a_time(process.thread_id());
             match reserve_all(process, api, &needs, resident) {
-                Ok(pending) => Before::Then(pending),
+                Ok(pending) => Before::Then((pending, turn)),
                 Err((device, bytes, denied)) => Before::Answer(deny(process, api, device, bytes, denied)),
             }
         },
         real,
-        |process, pending, code| {
+        |process, (pending, _turn), code| {
             settle_all(process, api, pending);
             if code == CUDA_SUCCESS {
                 process.graphs.note_resident(executable as u64);
@@ -284,6 +285,7 @@ fn reserve(process: &Process, api: Id, device: u8, bytes: u64, resident: bool) -
 /// Gives unused graph memory back, when the quota would refuse otherwise.
 pub(super) fn trim(process: &Process, device: u8) {
     if process.graphs.may_exist() {
+        let _turn = process.graphs.one_at_a_time(process.thread_id());
         driver::while_relaxed(|| driver::trim_graphs(device.into()));
         process.graphs.note_trim(device);
         settle(process, Id::cuGraphLaunch, device, 0);
