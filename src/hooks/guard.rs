@@ -75,14 +75,16 @@ fn around_in<P: Copy, T>(
     real: impl FnOnce() -> CUresult,
     after: impl FnOnce(P, &T, CUresult) -> CUresult,
 ) -> CUresult {
+    // SAFETY: no arguments; the thread's own errno.
+    let errno = unsafe { libc::__errno_location() };
     let mut step = Step::Pass;
-    quietly(|| step = before(process, &mut state));
+    keeping(errno, || step = before(process, &mut state));
     match step {
         Step::Answer(code) => code,
         Step::Pass => real(),
         Step::Then => {
             let mut code = real();
-            quietly(|| code = after(process, &state, code));
+            keeping(errno, || code = after(process, &state, code));
             code
         }
     }
@@ -91,9 +93,13 @@ fn around_in<P: Copy, T>(
 /// Runs our own code in somebody else's call: errno stays, and a panic ends here.
 #[inline(always)]
 fn quietly(work: impl FnOnce()) {
-    // SAFETY: the thread's own errno.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; valid for the thread's life.
+    // SAFETY: no arguments; the thread's own errno.
+    keeping(unsafe { libc::__errno_location() }, work);
+}
+
+#[inline(always)]
+fn keeping(errno: *mut i32, work: impl FnOnce()) {
+    // SAFETY: the calling thread's own errno, valid for the thread's life.
     let saved = unsafe { *errno };
     // The panic hook has said what happened.
     let _ = catch_unwind(AssertUnwindSafe(work));
