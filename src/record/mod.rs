@@ -6,6 +6,7 @@
 pub mod api;
 pub mod identity;
 pub mod layout;
+pub mod mapping;
 pub mod predecessor;
 pub mod snapshot;
 pub mod writer;
