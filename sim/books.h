@@ -2,12 +2,12 @@
 #ifndef CUWARDEN_SIM_BOOKS_H
 #define CUWARDEN_SIM_BOOKS_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "config.h"
+#include "life.h"
 
 enum book_kind {
     BOOK_LINEAR, BOOK_PITCH, BOOK_MANAGED, BOOK_ARRAY, BOOK_POOL,
@@ -16,42 +16,44 @@ enum book_kind {
 extern const char *const book_kind_names[BOOK_KINDS];
 
 enum { BOOK_SLOTS = 4096, BOOK_FUNCTIONS = 1024 };
-enum slot_state { SLOT_FREE, SLOT_LIVE, SLOT_DEAD };
+
+/* A guest has the books open and may lock them, but holds nothing: NVML, sim-books, a driver before cuInit. */
+enum slot_state { SLOT_FREE, SLOT_GUEST, SLOT_LIVE, SLOT_DEAD };
 
 /* A change is written here first, so that a process killed half way through it leaves either
  * the old figures or the new ones, never a mixture. */
 struct book_change {
     atomic_uint valid;
-    uint32_t device, kind;
-    uint64_t bytes, live;
+    uint32_t device, kind, contexts;
+    uint64_t bytes, live, grants;
 };
 
 struct book_slot {
-    int32_t pid;
-    uint64_t start;     /* clock ticks since boot, /proc/<pid>/stat */
-    uint64_t stack;     /* stack start: an exec keeps pid and start, but moves the stack */
-    uint64_t namespace; /* of pids; another namespace's pids say nothing here */
-    uint64_t died;      /* order of deaths, for taking the longest-dead slot again */
+    struct identity who;
+    uint64_t joined, died; /* their order; died also for taking the longest-dead slot again */
     struct book_change change;
     uint64_t live;
+    uint32_t contexts[SIM_MAX_DEVICES];
     uint64_t bytes[SIM_MAX_DEVICES][BOOK_KINDS];
     atomic_uint_fast64_t calls[BOOK_FUNCTIONS];
 };
 
 struct book_device {
-    char uuid[SIM_UUID_SIZE];
-    uint64_t total, used, peak;
+    struct sim_device is;
+    uint64_t used, peak;                /* all that is taken */
+    uint64_t allocated, peak_allocated; /* without contexts' own cost */
+    uint64_t grants, refusals;
 };
 
 struct books {
     atomic_uint magic;
     uint32_t version;
-    pthread_mutex_t lock; /* robust: its owner may be killed at any instruction */
+    atomic_uint lock; /* see lock.c */
     int32_t devices;
-    uint32_t slots_used;
-    uint64_t deaths;
+    atomic_uint slots_used;
+    uint64_t joins, deaths;
     struct book_device device[SIM_MAX_DEVICES];
-    uint32_t state[BOOK_SLOTS];
+    atomic_uint state[BOOK_SLOTS];
     struct book_slot slot[BOOK_SLOTS];
 };
 
@@ -60,20 +62,32 @@ struct books {
 struct books *books_open(const struct sim_config *config);
 struct books *books_open_existing(const char *dir);
 
+/* Works across namespaces of pids, and frees itself and mends the books when its owner dies. */
 void books_lock(struct books *b);
 void books_unlock(struct books *b);
 
-/* Both with the lock held. */
+/* With the lock held. */
 void books_reap(struct books *b);
-bool books_alive(const struct books *b, uint32_t index);
 
-/* A slot for this process; NULL when 4096 live processes hold one. */
+/* Makes this process's slot one that holds memory; NULL when 4096 live processes have all slots. */
 struct book_slot *books_join(struct books *b);
 
 /* Adds to what this process holds; false, with nothing changed, when the device is too full. */
 bool books_take(struct books *b, struct book_slot *s, int device, enum book_kind kind, uint64_t bytes, int live);
 void books_give(struct books *b, struct book_slot *s, int device, enum book_kind kind, uint64_t bytes, int live);
+/* Counts a refusal that was decided before the books were asked. */
+void books_refuse(struct books *b, int device);
 
 uint64_t books_used(struct books *b, int device);
+
+/* ---- between books.c and lock.c -------------------------------------------------------------------------- */
+
+extern char books_dir[4096];
+int books_guard_enter(void);
+void books_guard_leave(int guard);
+bool books_seat(struct books *b);          /* a slot as guest, for the identity of the lock's owner */
+uint32_t books_seat_index(struct books *b); /* BOOK_SLOTS when there is none */
+const struct identity *books_self(void);
+void books_mend(struct books *b);
 
 #endif

@@ -53,32 +53,39 @@ static bool read_size(const char *variable, uint64_t fallback, uint64_t *out) {
     return (sim_parse_size(text, &end, out) && !*end) || complain(variable, text);
 }
 
-static bool read_devices(void) {
+static bool read_count(void) {
     const char *text = getenv("CUWARDEN_SIM_DEVICES");
     config.devices = 2;
-    if (text && *text) {
-        char *end;
-        long n = strtol(text, &end, 10);
-        if (*end || n < 0 || n > SIM_MAX_DEVICES) return complain("CUWARDEN_SIM_DEVICES", text);
-        config.devices = (int)n;
-    }
-    /* A list shorter than the number of devices repeats its last entry. */
-    text = getenv("CUWARDEN_SIM_MEMORY");
-    const char *at = text && *text ? text : "16g";
+    if (!text || !*text) return true;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*end || n < 0 || n > SIM_MAX_DEVICES) return complain("CUWARDEN_SIM_DEVICES", text);
+    config.devices = (int)n;
+    return true;
+}
+
+/* A list shorter than the number of devices repeats its last entry. */
+static bool read_memory(void) {
+    const char *text = getenv("CUWARDEN_SIM_MEMORY"), *at = text && *text ? text : "16g", *end;
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
-        const char *end;
-        if (!sim_parse_size(at, &end, &config.memory[i]) || (*end && *end != ',')) return complain("CUWARDEN_SIM_MEMORY", text);
+        if (!sim_parse_size(at, &end, &config.device[i].total) || (*end && *end != ',')) return complain("CUWARDEN_SIM_MEMORY", text);
         if (*end == ',') at = end + 1;
     }
-    text = getenv("CUWARDEN_SIM_UUIDS");
-    at = text ? text : "";
+    return true;
+}
+
+/* Short prefixes must be unique, so the part that differs comes first. */
+static void usual_uuid(char *uuid, int i) {
+    snprintf(uuid, SIM_UUID_SIZE, "GPU-%08x-51a7-4ed0-8000-%012x", 0x1f0e3dadU * (unsigned)(i + 1), (unsigned)i);
+}
+
+static bool read_uuids(void) {
+    const char *text = getenv("CUWARDEN_SIM_UUIDS"), *at = text ? text : "";
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
         size_t n = strcspn(at, ",");
         if (n >= SIM_UUID_SIZE) return complain("CUWARDEN_SIM_UUIDS", text);
-        if (n)
-            memcpy(config.uuid[i], at, n);
-        else /* short prefixes must be unique, so the part that differs comes first */
-            snprintf(config.uuid[i], SIM_UUID_SIZE, "GPU-%08x-51a7-4ed0-8000-%012x", 0x1f0e3dadU * (unsigned)(i + 1), (unsigned)i);
+        usual_uuid(config.device[i].uuid, i);
+        if (n) snprintf(config.device[i].uuid, SIM_UUID_SIZE, "%.*s", (int)n, at);
         at += n;
         if (*at == ',') at++;
     }
@@ -134,7 +141,7 @@ static void read_all(void) {
         snprintf(config.dir, sizeof config.dir, "/tmp/cuwarden-sim-%u", (unsigned)getuid());
     const char *null_mode = getenv("CUWARDEN_SIM_NULL");
     config.null_mode = null_mode && !strcmp(null_mode, "1");
-    config_good = read_devices() && read_driver() && read_rules() &&
+    config_good = read_count() && read_memory() && read_uuids() && read_driver() && read_rules() &&
                   read_size("CUWARDEN_SIM_CONTEXT", 256ULL << 20, &config.context) &&
                   read_size("CUWARDEN_SIM_MODULE", 1ULL << 20, &config.module);
 }

@@ -7,11 +7,15 @@
 
 enum { SIM_MAX_DEVICES = 16, SIM_UUID_SIZE = 48 };
 
+struct sim_device {
+    uint64_t total;
+    char uuid[SIM_UUID_SIZE];
+};
+
 struct sim_config {
     char dir[512];
     int devices;
-    uint64_t memory[SIM_MAX_DEVICES];
-    char uuid[SIM_MAX_DEVICES][SIM_UUID_SIZE];
+    struct sim_device device[SIM_MAX_DEVICES];
     int driver;        /* as cuDriverGetVersion gives it: 13000 */
     char release[32];  /* as NVML gives it: 580.65.06 */
     uint64_t context, module;

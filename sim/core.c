@@ -8,12 +8,10 @@ struct book_slot *_Atomic sim_slot;
 atomic_bool sim_null;
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int owner_pid; /* who called cuInit; a forked child is somebody else */
+static struct mark owner; /* who called cuInit; a forked child is somebody else */
+static int owner_pid;     /* which tells a child apart that shares this memory */
 
-bool sim_forked(void) {
-    int owner = atomic_load_explicit(&owner_pid, memory_order_acquire);
-    return owner && owner != getpid();
-}
+bool sim_forked(void) { return sim_slot && (!mark_ours(&owner) || owner_pid != getpid()); }
 
 CUresult sim_start(void) {
     if (sim_forked()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -26,7 +24,8 @@ CUresult sim_start(void) {
         else if (!sim_books && !(sim_books = books_open(config)))
             result = CUDA_ERROR_UNKNOWN;
         else if (!(result = devices_select())) {
-            atomic_store(&owner_pid, getpid());
+            mark_set(&owner);
+            owner_pid = getpid();
             sim_null = config->null_mode;
             sim_slot = books_join(sim_books);
             if (!sim_slot) result = CUDA_ERROR_UNKNOWN;
@@ -62,6 +61,8 @@ bool take(int ordinal, enum book_kind kind, uint64_t bytes, int live) {
 void give(int ordinal, enum book_kind kind, uint64_t bytes, int live) {
     books_give(sim_books, sim_slot, device_physical(ordinal), kind, bytes, live);
 }
+
+void refuse(int ordinal) { books_refuse(sim_books, device_physical(ordinal)); }
 
 /* ---- objects ------------------------------------------------------------------------------ */
 

@@ -21,7 +21,7 @@ static int find_device(const char *entry, size_t length) {
     if (length < 5 || (strncmp(entry, "GPU-", 4) && strncmp(entry, "MIG-", 4))) return -1;
     int found = -1;
     for (int d = 0; d < sim_books->devices; d++) {
-        if (strncmp(sim_books->device[d].uuid, entry, length)) continue;
+        if (strncmp(sim_books->device[d].is.uuid, entry, length)) continue;
         if (found >= 0) return -1;
         found = d;
     }
@@ -99,7 +99,7 @@ API CUresult cuDeviceGetName(char *name, int len, CUdevice device) {
 static CUresult uuid_of(CUuuid *uuid, CUdevice device) {
     REQUIRE(uuid);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    const char *at = sim_books->device[physical[device]].uuid;
+    const char *at = sim_books->device[physical[device]].is.uuid;
     at += !strncmp(at, "GPU-", 4) || !strncmp(at, "MIG-", 4) ? 4 : 0;
     memset(uuid, 0, sizeof *uuid);
     for (int nibble = 0; *at && nibble < 32; at++) {
@@ -131,7 +131,7 @@ API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
     ENTER(cuDeviceTotalMem, NEED_INIT);
     REQUIRE(bytes);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    uint64_t total = sim_books->device[physical[device]].total;
+    uint64_t total = sim_books->device[physical[device]].is.total;
     *bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned int)total;
     return CUDA_SUCCESS;
 }
@@ -140,7 +140,7 @@ API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     ENTER(cuDeviceTotalMem_v2, NEED_INIT);
     REQUIRE(bytes);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *bytes = sim_books->device[physical[device]].total;
+    *bytes = sim_books->device[physical[device]].is.total;
     return CUDA_SUCCESS;
 }
 

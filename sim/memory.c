@@ -22,7 +22,10 @@ static struct block *allocate(enum block_kind kind, enum book_kind book, size_t 
     struct context *ctx = context_current();
     *why = CUDA_ERROR_OUT_OF_MEMORY;
     struct block *b = block_new(kind, bytes, ALIGNMENT, below_4g);
-    if (!b) return NULL;
+    if (!b) {
+        refuse(ctx->device);
+        return NULL;
+    }
     b->ctx = ctx;
     b->device = ctx->device;
     b->charge = bytes;
@@ -57,10 +60,11 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int bytes) {
 static CUresult allocate_pitch(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element, bool below_4g) {
     REQUIRE(width && height && (element == 4 || element == 8 || element == 16));
     FORBIDDEN_IN_CAPTURE();
-    size_t row, bytes;
-    if (width > SIZE_MAX - ALIGNMENT) return CUDA_ERROR_OUT_OF_MEMORY;
-    row = align_up(width, ALIGNMENT);
-    if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t row = width > SIZE_MAX - ALIGNMENT ? SIZE_MAX : align_up(width, ALIGNMENT), bytes;
+    if (row == SIZE_MAX || __builtin_mul_overflow(row, height, &bytes)) {
+        refuse(context_current()->device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult why;
     struct block *b = allocate(BLOCK_PITCH, BOOK_PITCH, bytes, below_4g, &why);
     if (!b) return why;
@@ -128,7 +132,7 @@ API CUresult cuMemFree(CUdeviceptr_v1 ptr) {
 
 static void figures(size_t *free_bytes, size_t *total) {
     int device = device_physical(context_current()->device);
-    size_t all = sim_books->device[device].total, used = books_used(sim_books, device);
+    size_t all = sim_books->device[device].is.total, used = books_used(sim_books, device);
     *total = all;
     *free_bytes = used < all ? all - used : 0;
 }
@@ -136,7 +140,7 @@ static void figures(size_t *free_bytes, size_t *total) {
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     if (atomic_load_explicit(&sim_null, memory_order_relaxed)) {
         REQUIRE(free_bytes && total);
-        *free_bytes = *total = sim_books->device[0].total;
+        *free_bytes = *total = sim_books->device[0].is.total;
         return CUDA_SUCCESS;
     }
     ENTER(cuMemGetInfo_v2, NEED_CONTEXT);

@@ -166,7 +166,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     ENTER(nvmlDeviceGetHandleByUUID);
     REQUIRE(uuid && device);
     for (int d = 0; d < books->devices; d++) {
-        if (strcmp(uuid, books->device[d].uuid)) continue;
+        if (strcmp(uuid, books->device[d].is.uuid)) continue;
         *device = (nvmlDevice_t)&handles[d];
         return NVML_SUCCESS;
     }
@@ -200,7 +200,7 @@ API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
     DEVICE(nvmlDeviceGetUUID);
-    return text(uuid, length, books->device[d].uuid);
+    return text(uuid, length, books->device[d].is.uuid);
 }
 
 API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) {
@@ -253,7 +253,7 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
     DEVICE(nvmlDeviceGetMemoryInfo);
     REQUIRE(out);
-    uint64_t used = books_used(books, d), total = books->device[d].total;
+    uint64_t used = books_used(books, d), total = books->device[d].is.total;
     *out = (nvmlMemory_t){total, total - used, used};
     return NVML_SUCCESS;
 }
@@ -262,7 +262,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     DEVICE(nvmlDeviceGetMemoryInfo_v2);
     REQUIRE(out);
     if (out->version != (sizeof *out | 2U << 24)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    uint64_t used = books_used(books, d), total = books->device[d].total;
+    uint64_t used = books_used(books, d), total = books->device[d].is.total;
     out->total = total;
     out->reserved = 0;
     out->free = total - used;
@@ -282,8 +282,8 @@ static int holders(int d, struct holder *out) {
     for (uint32_t i = 0; i < books->slots_used; i++) {
         const struct book_slot *s = &books->slot[i];
         /* A process shows from the day it has a context there. */
-        if (books->state[i] != SLOT_LIVE || !s->bytes[d][BOOK_CONTEXT]) continue;
-        out[n] = (struct holder){(unsigned int)s->pid, 0};
+        if (books->state[i] != SLOT_LIVE || !s->contexts[d]) continue;
+        out[n] = (struct holder){(unsigned int)s->who.pid, 0};
         for (int k = 0; k < BOOK_KINDS; k++) out[n].bytes += s->bytes[d][k];
         n++;
     }

@@ -69,12 +69,15 @@ void pools_synchronize(int device) {
 
 static CUresult allocate(struct pool *p, CUdeviceptr *ptr, size_t bytes) {
     uint64_t wanted, grown = 0;
-    if (__builtin_add_overflow(p->used, bytes, &wanted) || wanted > SIZE_MAX - STEP) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (p->props.maxSize && wanted > p->props.maxSize) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool absurd = __builtin_add_overflow(p->used, bytes, &wanted) || wanted > SIZE_MAX - STEP;
+    bool full = absurd || (p->props.maxSize && wanted > p->props.maxSize);
+    struct block *b = full ? NULL : block_new(BLOCK_POOL, bytes, ALIGNMENT, false);
+    if (!b) {
+        if (!p->on_host) refuse(p->device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     wanted = align_up(wanted, STEP);
     if (wanted > p->reserved) grown = wanted - p->reserved;
-    struct block *b = block_new(BLOCK_POOL, bytes, ALIGNMENT, false);
-    if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!p->on_host && !take(p->device, BOOK_POOL, grown, 1)) {
         block_free(b);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -311,7 +314,7 @@ API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle, in
     REQUIRE(out && p && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !flags && (p->props.handleTypes & type));
     int fd = memfd_create("sim-pool", MFD_CLOEXEC);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    if (write(fd, sim_books->device[device_physical(p->device)].uuid, SIM_UUID_SIZE) != SIM_UUID_SIZE) {
+    if (write(fd, sim_books->device[device_physical(p->device)].is.uuid, SIM_UUID_SIZE) != SIM_UUID_SIZE) {
         close(fd);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -326,7 +329,7 @@ API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle
     if (pread((int)(intptr_t)handle, uuid, sizeof uuid, 0) != sizeof uuid) return CUDA_ERROR_INVALID_VALUE;
     int device = -1;
     for (int d = 0; d < device_count(); d++)
-        if (!memcmp(uuid, sim_books->device[device_physical(d)].uuid, sizeof uuid)) device = d;
+        if (!memcmp(uuid, sim_books->device[device_physical(d)].is.uuid, sizeof uuid)) device = d;
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     struct pool *p = make(device);
     p->imported = true;

@@ -12,15 +12,17 @@ char test_dir[256];
 
 struct books *test_books(void) {
     static struct books *b;
-    if (!b) b = books_open_existing(test_dir);
+    if (!b) b = books_open(sim_config());
     CHECK(b);
     return b;
 }
 
-static struct book_slot *own_slot(void) {
+struct book_slot *own_slot(void) {
     struct books *b = test_books();
+    struct identity self;
+    identity_of_self(&self);
     for (uint32_t i = 0; i < b->slots_used; i++)
-        if (b->state[i] == SLOT_LIVE && b->slot[i].pid == getpid()) return &b->slot[i];
+        if (b->state[i] == SLOT_LIVE && !memcmp(&b->slot[i].who, &self, sizeof self)) return &b->slot[i];
     CHECK(!"no slot of this process");
     return NULL;
 }
@@ -379,50 +381,6 @@ static void test_failures(void) {
     EQUAL(errno, 4321);
 }
 
-static void test_visible(void) {
-    setenv("CUDA_VISIBLE_DEVICES", "GPU-3e1,0,9,1", 1);
-    CUdeviceptr p;
-    CUuuid uuid;
-    int count;
-    start_context(0);
-    OK(cuDeviceGetCount(&count));
-    EQUAL(count, 2);
-    OK(cuDeviceGetUuid_v2(&uuid, 0));
-    EQUAL((unsigned char)uuid.bytes[0], 0x3e);
-    OK(cuMemAlloc_v2(&p, MIB));
-    EQUAL(held(1, BOOK_LINEAR), MIB);
-    EQUAL(held(0, BOOK_LINEAR), 0);
-}
-
-static void test_invisible(void) {
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    EQUAL(cuInit(0), CUDA_ERROR_NO_DEVICE);
-}
-
-static void test_nvml(void) {
-    nvmlDevice_t d;
-    nvmlMemory_t m;
-    unsigned int count;
-    struct { unsigned int pid; unsigned long long bytes; unsigned int a, b; } list[4];
-    CHECK(!strcmp(nvmlErrorString(2), "Invalid Argument"));
-    EQUAL(nvmlDeviceGetCount_v2(&count), NVML_ERROR_UNINITIALIZED);
-    OK(nvmlInit_v2());
-    EQUAL(nvmlDeviceGetHandleByIndex_v2(2, &d), NVML_ERROR_INVALID_ARGUMENT);
-    OK(nvmlDeviceGetHandleByIndex_v2(0, &d));
-    start_context(0);
-    CUdeviceptr p;
-    OK(cuMemAlloc_v2(&p, MIB));
-    OK(nvmlDeviceGetMemoryInfo(d, &m));
-    EQUAL(m.used, 257 * MIB);
-    count = 4;
-    OK(nvmlDeviceGetComputeRunningProcesses_v3(d, &count, list));
-    EQUAL(count, 1);
-    EQUAL(list[0].pid, getpid());
-    EQUAL(list[0].bytes, 257 * MIB);
-    OK(nvmlShutdown());
-    EQUAL(nvmlShutdown(), NVML_ERROR_UNINITIALIZED);
-}
-
 static void run(const char *parent, const char *name, void (*test)(void)) {
     snprintf(test_dir, sizeof test_dir, "%s/%s", parent, name);
     pid_t pid = fork();
@@ -443,6 +401,7 @@ static void run(const char *parent, const char *name, void (*test)(void)) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "--as")) return become(argv[2]);
     if (argc != 2) return 64;
 #define RUN(test) run(argv[1], #test, test_##test)
     RUN(linear);
@@ -462,6 +421,16 @@ int main(int argc, char **argv) {
     RUN(ipc);
     RUN(fork);
     RUN(killed);
+    RUN(exec);
+    RUN(forked_child);
+    RUN(closed_descriptors);
+    RUN(out_of_reach);
+    RUN(leader_ends);
+    RUN(pid_reuse);
+    RUN(namespaces);
+    RUN(unloaded);
+    RUN(peaks);
+    RUN(lock);
     RUN(reuse_of_slot);
     RUN(storm);
     return 0;

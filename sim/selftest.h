@@ -2,9 +2,11 @@
 #ifndef CUWARDEN_SIM_SELFTEST_H
 #define CUWARDEN_SIM_SELFTEST_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "books.h"
@@ -33,8 +35,23 @@
 
 extern char test_dir[256];
 struct books *test_books(void);
+struct book_slot *own_slot(void);
 uint64_t held(int device, enum book_kind kind); /* by this process */
 CUcontext start_context(int device);
+
+uint64_t used(int device);
+void eventually_used(int device, uint64_t bytes);
+void hold_some(void); /* 263 MiB on device 0, of these 7 MiB beside the context */
+pid_t child(void (*test)(void)); /* goes on with pause() */
+pid_t child_in_namespace(void (*test)(void), bool own_proc); /* of pids; -1 where that is not permitted */
+void wait_for(pid_t pid);
+void end(pid_t pid);
+void *shared_memory(size_t size);
+int become(const char *what);
+
+void test_visible(void);
+void test_invisible(void);
+void test_nvml(void);
 
 void test_killed(void);
 void test_storm(void);
@@ -42,5 +59,16 @@ void test_fork(void);
 void test_reuse_of_slot(void);
 void test_ipc(void);
 void test_no_descriptor(void);
+void test_peaks(void);
+void test_lock(void);
+
+void test_exec(void);
+void test_forked_child(void);
+void test_closed_descriptors(void);
+void test_out_of_reach(void);
+void test_leader_ends(void);
+void test_pid_reuse(void);
+void test_namespaces(void);
+void test_unloaded(void);
 
 #endif

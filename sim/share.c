@@ -7,8 +7,8 @@
 struct ipc {
     uint32_t magic;
     int32_t pid;
-    uint64_t start, addr, size;
-    char uuid[32]; /* enough of it */
+    uint64_t start, addr, size, device;
+    char uuid[24]; /* what there is room for: the device's place tells apart those that begin alike */
 };
 enum { IPC_MAGIC = 0x697063 };
 _Static_assert(sizeof(struct ipc) == sizeof(CUipcMemHandle), "an IPC handle has 64 bytes");
@@ -17,8 +17,9 @@ API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr) {
     ENTER(cuIpcGetMemHandle, NEED_CONTEXT);
     struct block *b = block_containing(ptr);
     REQUIRE(handle && b && b->kind == BLOCK_LINEAR);
-    struct ipc ipc = {.magic = IPC_MAGIC, .pid = getpid(), .start = sim_slot->start, .addr = b->addr, .size = b->size};
-    memcpy(ipc.uuid, sim_books->device[device_physical(b->device)].uuid, sizeof ipc.uuid);
+    int device = device_physical(b->device);
+    struct ipc ipc = {.magic = IPC_MAGIC, .pid = getpid(), .start = sim_slot->who.start, .addr = b->addr, .size = b->size, .device = (uint64_t)device};
+    memcpy(ipc.uuid, sim_books->device[device].is.uuid, sizeof ipc.uuid);
     memcpy(handle, &ipc, sizeof ipc);
     return CUDA_SUCCESS;
 }
@@ -28,7 +29,8 @@ static CUresult open_handle(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsi
     memcpy(&ipc, handle, sizeof ipc);
     REQUIRE(ptr && ipc.magic == IPC_MAGIC && ipc.size && !(flags & ~1U));
     struct context *ctx = context_current();
-    if (memcmp(ipc.uuid, sim_books->device[device_physical(ctx->device)].uuid, sizeof ipc.uuid)) return CUDA_ERROR_INVALID_VALUE;
+    int device = device_physical(ctx->device);
+    REQUIRE(ipc.device == (uint64_t)device && !memcmp(ipc.uuid, sim_books->device[device].is.uuid, sizeof ipc.uuid));
     struct block *b = block_new(BLOCK_IPC, ipc.size, 512, false);
     if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
     b->ctx = ctx;

@@ -52,11 +52,12 @@ bool sim_forked(void);
 
 bool take(int ordinal, enum book_kind kind, uint64_t bytes, int live);
 void give(int ordinal, enum book_kind kind, uint64_t bytes, int live);
+void refuse(int ordinal); /* out of memory without having asked the books */
 
 /* ---- devices ----------------------------------------------------------------------------- */
 
 int device_count(void);
-int device_physical(int ordinal);
+int device_physical(int ordinal); /* its place in the books */
 bool device_valid(int ordinal);
 CUresult devices_select(void); /* reads CUDA_VISIBLE_DEVICES */
 

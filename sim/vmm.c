@@ -217,7 +217,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
     s.magic = SHARED_MAGIC;
     s.size = m->size;
     s.prop = m->prop;
-    memcpy(s.uuid, sim_books->device[device_physical(m->device)].uuid, sizeof s.uuid);
+    memcpy(s.uuid, sim_books->device[device_physical(m->device)].is.uuid, sizeof s.uuid);
     int fd = memfd_create("sim-memory", MFD_CLOEXEC);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     if (write(fd, &s, sizeof s) != sizeof s) {
@@ -235,7 +235,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     if (pread((int)(intptr_t)os_handle, &s, sizeof s, 0) != sizeof s || s.magic != SHARED_MAGIC) return CUDA_ERROR_INVALID_VALUE;
     int device = -1;
     for (int d = 0; d < device_count(); d++)
-        if (!strncmp(s.uuid, sim_books->device[device_physical(d)].uuid, sizeof s.uuid)) device = d;
+        if (!strncmp(s.uuid, sim_books->device[device_physical(d)].is.uuid, sizeof s.uuid)) device = d;
     if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
     struct memory *m = make(s.size, device, false);
     m->prop = s.prop;
