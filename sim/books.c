@@ -99,6 +99,8 @@ static bool make_directory(const char *dir) {
 static void set_up(struct books *b, const struct sim_config *config) {
     b->version = VERSION;
     b->devices = config->devices;
+    b->gpus = config->gpus;
+    memcpy(b->order, config->order, sizeof b->order);
     for (int d = 0; d < config->devices; d++) b->device[d].is = config->device[d];
     atomic_store(&b->magic, MAGIC);
 }

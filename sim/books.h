@@ -49,7 +49,8 @@ struct books {
     atomic_uint magic;
     uint32_t version;
     atomic_uint lock; /* see lock.c */
-    int32_t devices;
+    int32_t devices, gpus;
+    int32_t order[SIM_MAX_DEVICES]; /* of GPUs, the fastest first */
     atomic_uint slots_used;
     uint64_t joins, deaths;
     struct book_device device[SIM_MAX_DEVICES];

@@ -79,15 +79,49 @@ static void usual_uuid(char *uuid, int i) {
     snprintf(uuid, SIM_UUID_SIZE, "GPU-%08x-51a7-4ed0-8000-%012x", 0x1f0e3dadU * (unsigned)(i + 1), (unsigned)i);
 }
 
+/* Neighbours that are MIG-... are instances of one card, and that has the UUID that it would have as a whole. */
 static bool read_uuids(void) {
     const char *text = getenv("CUWARDEN_SIM_UUIDS"), *at = text ? text : "";
-    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+    for (int i = 0; i < config.devices; i++) {
+        struct sim_device *d = &config.device[i], *before = i ? d - 1 : NULL;
         size_t n = strcspn(at, ",");
         if (n >= SIM_UUID_SIZE) return complain("CUWARDEN_SIM_UUIDS", text);
-        usual_uuid(config.device[i].uuid, i);
-        if (n) snprintf(config.device[i].uuid, SIM_UUID_SIZE, "%.*s", (int)n, at);
+        usual_uuid(d->uuid, i);
+        if (n) snprintf(d->uuid, SIM_UUID_SIZE, "%.*s", (int)n, at);
         at += n;
         if (*at == ',') at++;
+        bool slice = !strncmp(d->uuid, "MIG-", 4);
+        if (slice && before && before->instance >= 0) {
+            d->gpu = before->gpu;
+            d->instance = before->instance + 1;
+            memcpy(d->gpu_uuid, before->gpu_uuid, SIM_UUID_SIZE);
+            if (d->instance == SIM_MAX_INSTANCES) return complain("CUWARDEN_SIM_UUIDS", text);
+            continue;
+        }
+        d->gpu = config.gpus++;
+        d->instance = slice ? 0 : -1;
+        if (slice)
+            usual_uuid(d->gpu_uuid, i);
+        else
+            memcpy(d->gpu_uuid, d->uuid, SIM_UUID_SIZE);
+    }
+    return true;
+}
+
+/* The cards from the fastest to the slowest, each once, by their place in the order of the bus. */
+static bool read_order(void) {
+    const char *text = getenv("CUWARDEN_SIM_ORDER"), *at = text;
+    unsigned int seen = 0;
+    for (int i = 0; i < config.gpus; i++) config.order[i] = i;
+    if (!text || !*text) return true;
+    for (int i = 0; i < config.gpus; i++) {
+        char *end;
+        long n = strtol(at, &end, 10);
+        if (end == at || n < 0 || n >= config.gpus || (seen & 1U << n)) return complain("CUWARDEN_SIM_ORDER", text);
+        if (*end != (i + 1 < config.gpus ? ',' : 0)) return complain("CUWARDEN_SIM_ORDER", text);
+        seen |= 1U << n;
+        config.order[i] = (int32_t)n;
+        at = end + 1;
     }
     return true;
 }
@@ -141,7 +175,7 @@ static void read_all(void) {
         snprintf(config.dir, sizeof config.dir, "/tmp/cuwarden-sim-%u", (unsigned)getuid());
     const char *null_mode = getenv("CUWARDEN_SIM_NULL");
     config.null_mode = null_mode && !strcmp(null_mode, "1");
-    config_good = read_count() && read_memory() && read_uuids() && read_driver() && read_rules() &&
+    config_good = read_count() && read_memory() && read_uuids() && read_order() && read_driver() && read_rules() &&
                   read_size("CUWARDEN_SIM_CONTEXT", 256ULL << 20, &config.context) &&
                   read_size("CUWARDEN_SIM_MODULE", 1ULL << 20, &config.module);
 }

@@ -5,17 +5,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SIM_MAX_DEVICES = 16, SIM_UUID_SIZE = 48 };
+enum { SIM_MAX_DEVICES = 16, SIM_UUID_SIZE = 48, SIM_MAX_INSTANCES = 7 };
 
+/* What can be allocated from: a GPU, or an instance of one in MIG mode. */
 struct sim_device {
     uint64_t total;
-    char uuid[SIM_UUID_SIZE];
+    char uuid[SIM_UUID_SIZE];     /* GPU-... or MIG-... */
+    char gpu_uuid[SIM_UUID_SIZE]; /* the card's; its own where the device is a whole one */
+    int32_t gpu;                  /* the card's place in the order of the bus */
+    int32_t instance;             /* which of the card's instances, or -1: the whole card */
 };
 
 struct sim_config {
     char dir[512];
-    int devices;
+    int devices, gpus;
     struct sim_device device[SIM_MAX_DEVICES];
+    int32_t order[SIM_MAX_DEVICES]; /* of GPUs, the fastest first */
     int driver;        /* as cuDriverGetVersion gives it: 13000 */
     char release[32];  /* as NVML gives it: 580.65.06 */
     uint64_t context, module;

@@ -10,49 +10,92 @@ int device_count(void) { return visible; }
 int device_physical(int ordinal) { return physical[ordinal]; }
 bool device_valid(int ordinal) { return ordinal >= 0 && ordinal < visible; }
 
-/* One entry of CUDA_VISIBLE_DEVICES: an index, a UUID or a prefix of exactly one UUID. */
-static int find_device(const char *entry, size_t length) {
-    if (!length) return -1;
-    if (entry[0] >= '0' && entry[0] <= '9') {
-        char *end;
-        long n = strtol(entry, &end, 10);
-        return end == entry + length && n < sim_books->devices ? (int)n : -1;
-    }
-    if (length < 5 || (strncmp(entry, "GPU-", 4) && strncmp(entry, "MIG-", 4))) return -1;
+static const struct sim_device *is(int ordinal) { return &sim_books->device[physical[ordinal]].is; }
+
+/* ---- which devices there are, and in which order --------------------------------------------- */
+
+/* A card, or all instances of one; false when they were named before. */
+static bool add_gpu(int gpu) {
+    for (int i = 0; i < visible; i++)
+        if (is(i)->gpu == gpu) return false;
+    for (int d = 0; d < sim_books->devices; d++)
+        if (sim_books->device[d].is.gpu == gpu) physical[visible++] = d;
+    return true;
+}
+
+static bool add_instance(int d) {
+    for (int i = 0; i < visible; i++)
+        if (physical[i] == d) return false;
+    physical[visible++] = d;
+    return true;
+}
+
+/* The only one that begins like this, or -1. */
+static int find_uuid(const char *entry, size_t length, bool instances) {
     int found = -1;
     for (int d = 0; d < sim_books->devices; d++) {
-        if (strncmp(sim_books->device[d].is.uuid, entry, length)) continue;
+        const struct sim_device *device = &sim_books->device[d].is;
+        if (instances ? device->instance < 0 : device->instance > 0) continue;
+        if (strncmp(instances ? device->uuid : device->gpu_uuid, entry, length)) continue;
         if (found >= 0) return -1;
         found = d;
     }
     return found;
 }
 
-/* CUDA_DEVICE_ORDER changes nothing here: simulated devices are all equally fast, and among
- * equals "fastest first" is the order of the bus. */
-CUresult devices_select(void) {
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    visible = 0;
-    if (!list) {
-        for (int d = 0; d < sim_books->devices; d++) physical[visible++] = d;
-    } else {
-        for (const char *at = list; *at;) {
-            while (*at == ' ') at++;
-            size_t length = strcspn(at, ",");
+/* By index, or by UUIDs of cards, or by those of instances: the first entry decides. The list ends at the
+ * first entry that is of another kind or names nothing; one that names a device again leaves no device at
+ * all. An index is in the order of CUDA_DEVICE_ORDER. */
+static void select_listed(const char *list, const int32_t *order) {
+    const char *at = list + strspn(list, " ");
+    const char *kind = !strncmp(at, "GPU-", 4) ? "GPU-" : !strncmp(at, "MIG-", 4) ? "MIG-" : "";
+    for (;;) {
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ",");
+        bool fresh;
+        if (*kind) {
             size_t used = length;
             while (used && at[used - 1] == ' ') used--;
-            int d = find_device(at, used);
-            /* CUDA stops at the first entry that it cannot use, a repeated one too. */
-            for (int i = 0; i < visible; i++)
-                if (physical[i] == d) d = -1;
-            if (d < 0) break;
-            physical[visible++] = d;
-            at += length;
-            if (*at) at++;
+            if (used < 5 || strncmp(at, kind, 4)) return;
+            int d = find_uuid(at, used, *kind == 'M');
+            if (d < 0) return;
+            fresh = *kind == 'M' ? add_instance(d) : add_gpu(sim_books->device[d].is.gpu);
+        } else {
+            char *end; /* what follows the number is ignored */
+            long n = strtol(at, &end, 10);
+            if (end == at || n < 0 || n >= sim_books->gpus) return;
+            fresh = add_gpu(order[n]);
         }
+        if (!fresh) visible = 0;
+        if (!fresh || !at[length]) return;
+        at += length + 1;
     }
+}
+
+/* A process gets one instance of a card in MIG mode, the first that it may see, and then no whole card. */
+static void keep_one_instance(void) {
+    for (int i = 0; i < visible; i++) {
+        if (is(i)->instance < 0) continue;
+        physical[0] = physical[i];
+        visible = 1;
+    }
+}
+
+CUresult devices_select(void) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES"), *order = getenv("CUDA_DEVICE_ORDER");
+    int32_t by_bus[SIM_MAX_DEVICES];
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) by_bus[i] = i;
+    const int32_t *used = order && !strcmp(order, "PCI_BUS_ID") ? by_bus : sim_books->order;
+    visible = 0;
+    if (list)
+        select_listed(list, used);
+    else
+        for (int i = 0; i < sim_books->gpus; i++) add_gpu(used[i]);
+    keep_one_instance();
     return visible ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
+
+/* ---- the calls -------------------------------------------------------------------------------- */
 
 API CUresult cuInit(unsigned int flags) {
     __attribute__((cleanup(call_leave))) struct call call_ = {.saved_errno = errno};
@@ -92,14 +135,11 @@ API CUresult cuDeviceGetName(char *name, int len, CUdevice device) {
     ENTER(cuDeviceGetName, NEED_INIT);
     REQUIRE(name && len > 0);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(name, (size_t)len, "Simulated GPU");
+    snprintf(name, (size_t)len, "Simulated GPU%s", is(device)->instance < 0 ? "" : " MIG 1g");
     return CUDA_SUCCESS;
 }
 
-static CUresult uuid_of(CUuuid *uuid, CUdevice device) {
-    REQUIRE(uuid);
-    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    const char *at = sim_books->device[physical[device]].is.uuid;
+static void parse_uuid(CUuuid *uuid, const char *at) {
     at += !strncmp(at, "GPU-", 4) || !strncmp(at, "MIG-", 4) ? 4 : 0;
     memset(uuid, 0, sizeof *uuid);
     for (int nibble = 0; *at && nibble < 32; at++) {
@@ -108,17 +148,23 @@ static CUresult uuid_of(CUuuid *uuid, CUdevice device) {
         uuid->bytes[nibble / 2] = (char)(uuid->bytes[nibble / 2] | (int)(digit << (nibble % 2 ? 0 : 4)));
         nibble++;
     }
-    return CUDA_SUCCESS;
 }
 
+/* The card's, also where the device is an instance of it. */
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     ENTER(cuDeviceGetUuid, NEED_INIT);
-    return uuid_of(uuid, device);
+    REQUIRE(uuid);
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    parse_uuid(uuid, is(device)->gpu_uuid);
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     ENTER(cuDeviceGetUuid_v2, NEED_INIT);
-    return uuid_of(uuid, device);
+    REQUIRE(uuid);
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    parse_uuid(uuid, is(device)->uuid);
+    return CUDA_SUCCESS;
 }
 
 API CUresult cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice device) {
@@ -131,7 +177,7 @@ API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
     ENTER(cuDeviceTotalMem, NEED_INIT);
     REQUIRE(bytes);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    uint64_t total = sim_books->device[physical[device]].is.total;
+    uint64_t total = is(device)->total;
     *bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned int)total;
     return CUDA_SUCCESS;
 }
@@ -140,7 +186,7 @@ API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     ENTER(cuDeviceTotalMem_v2, NEED_INIT);
     REQUIRE(bytes);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *bytes = sim_books->device[physical[device]].is.total;
+    *bytes = is(device)->total;
     return CUDA_SUCCESS;
 }
 
@@ -162,7 +208,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     ENTER(cuDeviceGetAttribute, NEED_INIT);
     REQUIRE(value && attribute > 0 && attribute <= LAST_ATTRIBUTE);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute == 33 ? physical[device] + 1 : attributes[attribute]; /* 33: PCI bus */
+    *value = attribute == 33 ? is(device)->gpu + 1 : attributes[attribute]; /* 33: PCI bus */
     return CUDA_SUCCESS;
 }
 
@@ -179,7 +225,7 @@ API CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device) {
     ENTER(cuDeviceGetPCIBusId, NEED_INIT);
     REQUIRE(id && len > 0);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(id, (size_t)len, "0000:%02X:00.0", physical[device] + 1);
+    snprintf(id, (size_t)len, "0000:%02X:00.0", (unsigned int)is(device)->gpu + 1);
     return CUDA_SUCCESS;
 }
 
@@ -190,7 +236,7 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
     if (sscanf(id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3 && sscanf(id, "%x:%x.%x", &bus, &slot, &function) < 2)
         return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < visible; i++) {
-        if ((unsigned int)physical[i] + 1 != bus) continue;
+        if ((unsigned int)is(i)->gpu + 1 != bus) continue;
         *device = i;
         return CUDA_SUCCESS;
     }

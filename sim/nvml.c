@@ -14,7 +14,9 @@
 static struct books *books;
 static atomic_int users; /* nvmlInit less nvmlShutdown */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-static char handles[SIM_MAX_DEVICES]; /* a device's handle is the address of its entry */
+/* A handle is the address of an entry: first the cards in the order of the bus, then, by their place in the
+ * books, instances of cards in MIG mode. */
+static char handles[2 * SIM_MAX_DEVICES];
 
 static void restore_errno(const int *saved) { errno = *saved; }
 
@@ -32,16 +34,33 @@ static void restore_errno(const int *saved) { errno = *saved; }
         if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
-static int index_of(nvmlDevice_t device) {
+static int handle_of(nvmlDevice_t device) {
     char *h = (char *)device;
-    return h >= handles && h < handles + books->devices ? (int)(h - handles) : -1;
+    int n = h >= handles && h < handles + 2 * SIM_MAX_DEVICES ? (int)(h - handles) : -1;
+    if (n < SIM_MAX_DEVICES) return n < books->gpus ? n : -1;
+    int d = n - SIM_MAX_DEVICES;
+    return d < books->devices && books->device[d].is.instance >= 0 ? n : -1;
 }
 
-/* For functions of a device: sets `d`. */
+static bool is_instance(int h) { return h >= SIM_MAX_DEVICES; }
+
+/* Whether a device of the books is the handle's, or one of its instances. */
+static bool is_of(int h, int d) { return is_instance(h) ? d == h - SIM_MAX_DEVICES : books->device[d].is.gpu == h; }
+
+/* The device of an instance's handle, or the first one of a card's. */
+static const struct sim_device *is(int h) {
+    int d = 0;
+    while (!is_of(h, d)) d++;
+    return &books->device[d].is;
+}
+
+static bool in_mig_mode(int h) { return !is_instance(h) && is(h)->instance >= 0; }
+
+/* For functions of a device: sets `h`. */
 #define DEVICE(name)               \
     ENTER(name);                   \
-    int d = index_of(device);      \
-    REQUIRE(d >= 0)
+    int h = handle_of(device);     \
+    REQUIRE(h >= 0)
 
 static nvmlReturn_t init(void) {
     nvmlReturn_t result = NVML_SUCCESS;
@@ -146,7 +165,7 @@ API nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned
     API nvmlReturn_t name(unsigned int *count) {         \
         ENTER(name);                                     \
         REQUIRE(count);                                  \
-        *count = (unsigned int)books->devices;           \
+        *count = (unsigned int)books->gpus;              \
         return NVML_SUCCESS;                             \
     }
 COUNT(nvmlDeviceGetCount)
@@ -155,7 +174,7 @@ COUNT(nvmlDeviceGetCount_v2)
 #define BY_INDEX(name)                                                            \
     API nvmlReturn_t name(unsigned int index, nvmlDevice_t *device) {             \
         ENTER(name);                                                              \
-        REQUIRE(device && index < (unsigned int)books->devices);                  \
+        REQUIRE(device && index < (unsigned int)books->gpus);                     \
         *device = (nvmlDevice_t)&handles[index];                                  \
         return NVML_SUCCESS;                                                      \
     }
@@ -166,8 +185,13 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     ENTER(nvmlDeviceGetHandleByUUID);
     REQUIRE(uuid && device);
     for (int d = 0; d < books->devices; d++) {
-        if (strcmp(uuid, books->device[d].is.uuid)) continue;
-        *device = (nvmlDevice_t)&handles[d];
+        const struct sim_device *one = &books->device[d].is;
+        if (!strcmp(uuid, one->gpu_uuid))
+            *device = (nvmlDevice_t)&handles[one->gpu];
+        else if (!strcmp(uuid, one->uuid))
+            *device = (nvmlDevice_t)&handles[SIM_MAX_DEVICES + d];
+        else
+            continue;
         return NVML_SUCCESS;
     }
     return NVML_ERROR_NOT_FOUND;
@@ -176,7 +200,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
 static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device) {
     unsigned int domain, bus, slot;
     REQUIRE(id && device && sscanf(id, "%x:%x:%x", &domain, &bus, &slot) == 3);
-    if (domain || !bus || bus > (unsigned int)books->devices) return NVML_ERROR_NOT_FOUND;
+    if (domain || !bus || bus > (unsigned int)books->gpus) return NVML_ERROR_NOT_FOUND;
     *device = (nvmlDevice_t)&handles[bus - 1];
     return NVML_SUCCESS;
 }
@@ -195,18 +219,18 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
     DEVICE(nvmlDeviceGetName);
-    return text(name, length, "Simulated GPU");
+    return text(name, length, is_instance(h) ? "Simulated GPU MIG 1g" : "Simulated GPU");
 }
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
     DEVICE(nvmlDeviceGetUUID);
-    return text(uuid, length, books->device[d].is.uuid);
+    return text(uuid, length, is_instance(h) ? is(h)->uuid : is(h)->gpu_uuid);
 }
 
 API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) {
     DEVICE(nvmlDeviceGetSerial);
     char value[32];
-    snprintf(value, sizeof value, "51%011d", d);
+    snprintf(value, sizeof value, "51%011d", is(h)->gpu);
     return text(serial, length, value);
 }
 
@@ -215,11 +239,12 @@ API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, u
     return text(version, length, "00.00.00.00.00");
 }
 
-static nvmlReturn_t pci(nvmlPciInfo_t *out, int d, size_t size) {
+static nvmlReturn_t pci(nvmlPciInfo_t *out, int gpu, size_t size) {
     REQUIRE(out);
-    nvmlPciInfo_t info = {.bus = (unsigned int)d + 1, .pciDeviceId = 0x233010de, .pciSubSystemId = 0x16c110de};
-    snprintf(info.busIdLegacy, sizeof info.busIdLegacy, "0000:%02X:00.0", (unsigned int)d + 1);
-    snprintf(info.busId, sizeof info.busId, "00000000:%02X:00.0", (unsigned int)d + 1);
+    unsigned int bus = (unsigned int)gpu + 1;
+    nvmlPciInfo_t info = {.bus = bus, .pciDeviceId = 0x233010de, .pciSubSystemId = 0x16c110de};
+    snprintf(info.busIdLegacy, sizeof info.busIdLegacy, "0000:%02X:00.0", bus);
+    snprintf(info.busId, sizeof info.busId, "00000000:%02X:00.0", bus);
     memcpy(out, &info, size);
     return NVML_SUCCESS;
 }
@@ -227,17 +252,17 @@ static nvmlReturn_t pci(nvmlPciInfo_t *out, int d, size_t size) {
 /* The earlier ones are the beginning of today's structure. */
 API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *out) {
     DEVICE(nvmlDeviceGetPciInfo);
-    return pci(out, d, offsetof(nvmlPciInfo_t, pciSubSystemId));
+    return pci(out, is(h)->gpu, offsetof(nvmlPciInfo_t, pciSubSystemId));
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *out) {
     DEVICE(nvmlDeviceGetPciInfo_v2);
-    return pci(out, d, offsetof(nvmlPciInfo_t, busId));
+    return pci(out, is(h)->gpu, offsetof(nvmlPciInfo_t, busId));
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *out) {
     DEVICE(nvmlDeviceGetPciInfo_v3);
-    return pci(out, d, sizeof *out);
+    return pci(out, is(h)->gpu, sizeof *out);
 }
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
@@ -248,86 +273,6 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
     return NVML_SUCCESS;
 }
 
-/* ---- memory and processes -------------------------------------------------------------------------------- */
-
-API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
-    DEVICE(nvmlDeviceGetMemoryInfo);
-    REQUIRE(out);
-    uint64_t used = books_used(books, d), total = books->device[d].is.total;
-    *out = (nvmlMemory_t){total, total - used, used};
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out) {
-    DEVICE(nvmlDeviceGetMemoryInfo_v2);
-    REQUIRE(out);
-    if (out->version != (sizeof *out | 2U << 24)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    uint64_t used = books_used(books, d), total = books->device[d].is.total;
-    out->total = total;
-    out->reserved = 0;
-    out->free = total - used;
-    out->used = used;
-    return NVML_SUCCESS;
-}
-
-struct holder {
-    unsigned int pid;
-    unsigned long long bytes;
-};
-
-static int holders(int d, struct holder *out) {
-    int n = 0;
-    books_lock(books);
-    books_reap(books);
-    for (uint32_t i = 0; i < books->slots_used; i++) {
-        const struct book_slot *s = &books->slot[i];
-        /* A process shows from the day it has a context there. */
-        if (books->state[i] != SLOT_LIVE || !s->contexts[d]) continue;
-        out[n] = (struct holder){(unsigned int)s->who.pid, 0};
-        for (int k = 0; k < BOOK_KINDS; k++) out[n].bytes += s->bytes[d][k];
-        n++;
-    }
-    books_unlock(books);
-    return n;
-}
-
-static nvmlReturn_t processes(int d, unsigned int *count, void *out, bool first_layout) {
-    REQUIRE(count && (out || !*count));
-    struct holder list[BOOK_SLOTS];
-    unsigned int n = (unsigned int)holders(d, list), room = *count;
-    *count = n;
-    if (n > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned int i = 0; i < n; i++) {
-        if (first_layout)
-            ((nvmlProcessInfo_v1_t *)out)[i] = (nvmlProcessInfo_v1_t){list[i].pid, list[i].bytes};
-        else
-            ((nvmlProcessInfo_t *)out)[i] = (nvmlProcessInfo_t){list[i].pid, list[i].bytes, ~0U, ~0U};
-    }
-    return NVML_SUCCESS;
-}
-
-#define RUNNING(name, first_layout)                                                     \
-    API nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, void *out) {        \
-        DEVICE(name);                                                                   \
-        return processes(d, count, out, first_layout);                                  \
-    }
-RUNNING(nvmlDeviceGetComputeRunningProcesses, true)
-RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, false)
-RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, false)
-
-#define NONE_RUNNING(name)                                                              \
-    API nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, void *out) {        \
-        DEVICE(name);                                                                   \
-        (void)out;                                                                      \
-        REQUIRE(count);                                                                 \
-        *count = 0;                                                                     \
-        return NVML_SUCCESS;                                                            \
-    }
-NONE_RUNNING(nvmlDeviceGetGraphicsRunningProcesses)
-NONE_RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NONE_RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NONE_RUNNING(nvmlDeviceGetMPSComputeRunningProcesses)
-NONE_RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NONE_RUNNING(nvmlDeviceGetMPSComputeRunningProcesses_v3)
-
+#include "nvml_mig.h"
+#include "nvml_usage.h"
 #include "nvml_fixed.h"

@@ -30,8 +30,8 @@
         return NVML_ERROR_NOT_SUPPORTED;             \
     }
 
-VALUE(nvmlDeviceGetIndex, unsigned int, d)
-VALUE(nvmlDeviceGetMinorNumber, unsigned int, d)
+VALUE(nvmlDeviceGetIndex, unsigned int, is_instance(h) ? is(h)->instance : h)
+VALUE(nvmlDeviceGetMinorNumber, unsigned int, is(h)->gpu)
 VALUE(nvmlDeviceGetBrand, unsigned int, 14)       /* NVML_BRAND_NVIDIA */
 VALUE(nvmlDeviceGetArchitecture, unsigned int, 9) /* Hopper */
 VALUE(nvmlDeviceGetPowerUsage, unsigned int, 70000)
@@ -58,10 +58,7 @@ VALUE(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
 VALUE(nvmlDeviceGetPcieReplayCounter, unsigned int, 0)
 VALUE(nvmlDeviceGetNumGpuCores, unsigned int, 16896)
 VALUE(nvmlDeviceGetMemoryBusWidth, unsigned int, 5120)
-VALUE(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
-VALUE(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 VALUE(nvmlDeviceGetRetiredPagesPendingStatus, unsigned int, 0)
-PAIR(nvmlDeviceGetMigMode, 0, 0)
 PAIR(nvmlDeviceGetEccMode, 1, 1)
 PAIR(nvmlDeviceGetEncoderUtilization, 0, 1000000)
 PAIR(nvmlDeviceGetDecoderUtilization, 0, 1000000)
@@ -78,10 +75,6 @@ UNSUPPORTED(nvmlDeviceGetNumFans)
 UNSUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
 UNSUPPORTED(nvmlDeviceGetProcessUtilization)
 UNSUPPORTED(nvmlDeviceGetAccountingMode)
-UNSUPPORTED(nvmlDeviceGetMigDeviceHandleByIndex)
-UNSUPPORTED(nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
-UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
-UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
 UNSUPPORTED(nvmlDeviceGetAttributes_v2)
 UNSUPPORTED(nvmlDeviceGetFieldValues)
 UNSUPPORTED(nvmlDeviceGetNvLinkState)

@@ -415,8 +415,10 @@ int main(int argc, char **argv) {
     RUN(lookup);
     RUN(failures);
     RUN(visible);
-    RUN(invisible);
+    RUN(order);
+    RUN(instances);
     RUN(nvml);
+    RUN(nvml_processes);
     RUN(no_descriptor);
     RUN(ipc);
     RUN(fork);

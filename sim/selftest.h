@@ -50,8 +50,10 @@ void *shared_memory(size_t size);
 int become(const char *what);
 
 void test_visible(void);
-void test_invisible(void);
+void test_order(void);
+void test_instances(void);
 void test_nvml(void);
+void test_nvml_processes(void);
 
 void test_killed(void);
 void test_storm(void);

@@ -25,7 +25,7 @@ typedef unsigned long long ull;
 static void device(const struct book_device *d) {
     printf("{\"uuid\":");
     string(d->is.uuid);
-    printf(",\"total\":%llu,\"used\":%llu,\"peak\":%llu,\"allocated\":%llu,\"peak_allocated\":%llu",
+    printf(",\"gpu\":%d,\"total\":%llu,\"used\":%llu,\"peak\":%llu,\"allocated\":%llu,\"peak_allocated\":%llu", d->is.gpu,
            (ull)d->is.total, (ull)d->used, (ull)d->peak, (ull)d->allocated, (ull)d->peak_allocated);
     printf(",\"grants\":%llu,\"refusals\":%llu}", (ull)d->grants, (ull)d->refusals);
 }

@@ -59,7 +59,7 @@ void refuse(int ordinal); /* out of memory without having asked the books */
 int device_count(void);
 int device_physical(int ordinal); /* its place in the books */
 bool device_valid(int ordinal);
-CUresult devices_select(void); /* reads CUDA_VISIBLE_DEVICES */
+CUresult devices_select(void); /* reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER */
 
 /* ---- objects ----------------------------------------------------------------------------- */
 
