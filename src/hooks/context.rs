@@ -3,7 +3,8 @@
 use super::allocate::{freed, is_owned, take_owned};
 use super::driver;
 use super::guard::{Before, around};
-use super::refuse::{self, context_device, device_number};
+use super::devices::{self, device_number};
+use super::refuse::{self, context_device};
 use super::table::{Id, hook};
 use super::vmm;
 use crate::cuda::abi::*;
@@ -147,7 +148,7 @@ fn create(api: Id, out: *mut CUcontext, device: CUdevice, real: impl FnOnce() ->
 pub(super) fn made(process: &Process, context: CUcontext, device: CUdevice, origin: Origin) {
     if let Some(device) = device_number(device) {
         process.contexts.add(context as usize, Context { device, origin });
-        refuse::account(process, device);
+        devices::account(process, device);
         process.events.allow_thread();
     }
 }

@@ -144,13 +144,14 @@ pub(super) fn device_count() -> Option<CUdevice> {
     answer!(cuDeviceGetCount, 0i32, |out| (out))
 }
 
-/// The UUID that tells a MIG slice from its card where the driver knows the question.
-pub(super) fn uuid(device: CUdevice) -> Option<CUuuid> {
-    let empty = CUuuid { bytes: [0; 16] };
-    fn slice(device: CUdevice, empty: CUuuid) -> Option<CUuuid> {
-        answer!(cuDeviceGetUuid_v2, empty, |out| (out, device))
-    }
-    slice(device, empty).or_else(|| answer!(cuDeviceGetUuid, empty, |out| (out, device)))
+/// The UUID of a MIG instance, or of the card where there are none. Drivers before 11.4 do not know the question.
+pub(super) fn instance_uuid(device: CUdevice) -> Option<CUuuid> {
+    answer!(cuDeviceGetUuid_v2, CUuuid { bytes: [0; 16] }, |out| (out, device))
+}
+
+/// The card's UUID.
+pub(super) fn card_uuid(device: CUdevice) -> Option<CUuuid> {
+    answer!(cuDeviceGetUuid, CUuuid { bytes: [0; 16] }, |out| (out, device))
 }
 
 /// The product name.

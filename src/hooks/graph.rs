@@ -2,7 +2,8 @@
 
 use super::guard::{Before, around};
 use super::pool::{GRAPH_POOL, begin, charge, note_unused};
-use super::refuse::{deny, device_number};
+use super::devices::device_number;
+use super::refuse::deny;
 use super::table::{Id, hook, real as real_function};
 use super::{driver, vmm};
 use crate::cuda::abi::*;

@@ -6,6 +6,7 @@
 mod allocate;
 mod array;
 mod context;
+mod devices;
 mod driver;
 mod graph;
 mod guard;

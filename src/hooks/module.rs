@@ -101,10 +101,10 @@ fn taken(process: &Process, loading: &Loading) -> u64 {
 
 /// Now, if two questions in a row give the same answer.
 fn moment(process: &Process, device: u8) -> Option<Moment> {
-    let account = refuse::account(process, device)?;
+    let account = super::devices::account(process, device)?;
     let free = driver::while_relaxed(|| {
         let first = driver::free_memory()?;
         (driver::free_memory()? == first).then_some(first)
     })?;
-    Some(Moment { free, used: account.used(), calls: process.index.calls(&process.writer, device) })
+    Some(Moment { free, used: account.held(), calls: process.index.calls(&process.writer, device) })
 }

@@ -6,7 +6,8 @@
 use super::allocate::{Got, Wanted, record};
 use super::driver;
 use super::guard::{Before, around};
-use super::refuse::{self, context_device, current, deny, device_number};
+use super::devices::{account, device_number};
+use super::refuse::{context_device, current, deny, without_account};
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
@@ -115,7 +116,9 @@ fn take(
 
 /// Charges what a pool is expected to grow by, giving unused memory back first if there is no room without.
 pub(super) fn begin(process: &Process, pool: u64, device: u8, bytes: u64) -> Result<(), Denied> {
-    let Some(account) = refuse::account(process, device) else { return Ok(()) };
+    let Some(account) = account(process, device) else {
+        return without_account(process, device).map(|_| ());
+    };
     let attempt = || process.pools.begin(pool, device, bytes, |growth| account.reserve(growth).map(|_| ()));
     attempt().or_else(|_| {
         trim_all(process, device);

@@ -2,7 +2,7 @@
 
 use super::allocate::{Got, Wanted, allocate, uncharge};
 use super::guard::{Before, around};
-use super::refuse::device_number;
+use super::devices::device_number;
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;

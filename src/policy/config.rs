@@ -58,6 +58,8 @@ pub struct Config {
     pub dir: Option<PathBuf>,
     /// Memory limits by device.
     pub limits: Limits,
+    /// The variable that they come from.
+    pub limits_from: &'static str,
     /// Where the leak report goes; absolute, as far as the working directory could be named.
     pub report: Option<PathBuf>,
     /// Frames kept for each allocation.
@@ -72,6 +74,8 @@ pub struct Config {
     pub log_file: Option<PathBuf>,
     /// Replace the context slot of the driver's private table.
     pub private_tables: bool,
+    /// Contexts are a part of what the quota is for.
+    pub count_contexts: bool,
 }
 
 /// True when `CUWARDEN_DISABLE=1`; any other value but empty and `0` is reported by [`Config::parse`].
@@ -88,6 +92,7 @@ impl Config {
         let config = Config {
             dir: reader.shared_directory(),
             limits: reader.limits(),
+            limits_from: reader.limits_from(),
             report: reader.fixed_path("CUWARDEN_REPORT"),
             stack_depth: reader.stack_depth(),
             labels: reader.labels(&labels_text),
@@ -95,6 +100,7 @@ impl Config {
             level: reader.level(),
             log_file: reader.fixed_path("CUWARDEN_LOG_FILE"),
             private_tables: reader.switch("CUWARDEN_PRIVATE_TABLES", true),
+            count_contexts: reader.switch("CUWARDEN_COUNT_CONTEXT", true),
         };
         reader.switch("CUWARDEN_DISABLE", false);
         reader.baseline();
@@ -158,6 +164,13 @@ impl Reader<'_> {
             });
         }
         self.hami_limits()
+    }
+
+    fn limits_from(&self) -> &'static str {
+        match self.raw("CUWARDEN_MEMORY_LIMIT") {
+            None if self.raw("CUDA_DEVICE_MEMORY_LIMIT").is_some() => "CUDA_DEVICE_MEMORY_LIMIT",
+            _ => "CUWARDEN_MEMORY_LIMIT",
+        }
     }
 
     /// HAMi's device plugin sets `CUDA_DEVICE_MEMORY_LIMIT_<i>=<MiB>m`, or one variable for all devices.

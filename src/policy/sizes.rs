@@ -9,7 +9,7 @@ use crate::cuda::abi::{
 /// us; to reserve it would overflow the account and take what others have reserved with it.
 #[inline]
 pub fn is_possible(bytes: u64) -> bool {
-    bytes < 1 << 56
+    bytes < 1 << 44
 }
 
 /// A pitched allocation: the pitch that the driver chose times the height.

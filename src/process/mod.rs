@@ -9,7 +9,7 @@ mod start;
 
 use crate::cuda::abi::CUdevice;
 use crate::event::Events;
-use crate::ledger::{Account, Cells};
+use crate::ledger::{Account, Entered, Ledger};
 use crate::policy::config::Config;
 use crate::record::layout::{Device, MAX_DEVICES};
 use crate::record::writer::Writer;
@@ -20,7 +20,7 @@ use crate::tracking::memory_map::MemoryMap;
 use crate::tracking::pools::Pools;
 use crate::tracking::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
@@ -44,7 +44,12 @@ pub struct Process {
     pub events: Events,
     /// Graphs that can take memory when they are launched.
     pub graphs: GraphMemory,
-    cells: [OnceLock<Box<Cells>>; MAX_DEVICES],
+    /// What all processes of the directory share.
+    pub ledger: Ledger,
+    entered: [OnceLock<Entered>; MAX_DEVICES],
+    entering: Mutex<()>,
+    /// Bit n: nothing may be allocated on device n, whose quota cannot be kept.
+    shut: AtomicU64,
     memory_map: Mutex<MemoryMap>,
     denials: Mutex<HashMap<(CUdevice, &'static str), u64>>,
     failures: Mutex<HashSet<(&'static str, i32, CUdevice)>>,
@@ -72,15 +77,31 @@ impl Process {
     /// The account of a device that is known already.
     #[inline]
     pub fn account(&self, device: u8) -> Option<Account<'_>> {
-        let words = self.device(device)?;
-        let cells = self.cells.get(device as usize)?.get_or_init(Box::default);
-        Some(Account {
-            charged: &words.charged_bytes,
-            peak: &words.peak_bytes,
-            limit: &words.limit_bytes,
-            cells,
-            thread: self.thread_id(),
-        })
+        let entered = self.entered.get(device as usize)?.get()?;
+        Some(Account { entered, peak: &self.device(device)?.peak_bytes, thread: self.thread_id() })
+    }
+
+    /// Notes this process's part in a device's account. The first one stays.
+    pub fn set_entered(&self, device: u8, entered: Entered) {
+        if let Some(place) = self.entered.get(device as usize) {
+            let _ = place.set(entered);
+        }
+    }
+
+    /// Held while a device is entered in the books.
+    pub fn entering(&self) -> MutexGuard<'_, ()> {
+        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on nothing is allocated on a device.
+    pub fn shut(&self, device: u8) {
+        // Relaxed: concerns this bit alone.
+        self.shut.fetch_or(1u64.checked_shl(device.into()).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// True when nothing may be allocated on a device.
+    pub fn is_shut(&self, device: u8) -> bool {
+        self.shut.load(Ordering::Relaxed).checked_shr(device.into()).unwrap_or(0) & 1 != 0
     }
 
     /// The thread's id, asked of the kernel once.

@@ -3,14 +3,17 @@
 use super::{CURRENT, Process, alive::Alive, coarse_ns};
 use crate::event::Events;
 use crate::event::cancel::NoCancel;
+use crate::ledger::{Ledger, Unusable};
 use crate::policy::config::{self, Config, Level};
 use crate::record::identity::Identity;
 use crate::record::predecessor;
+use crate::record::users;
 use crate::record::writer::{Writer, make_private_directory};
 use crate::tracking::stacks::Stacks;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -120,12 +123,56 @@ fn decide() -> Verdict {
     }
     let directory = config.dir.clone().unwrap_or_else(default_directory);
     match open_books(&directory, &config) {
-        Ok(writer) => Verdict::On(begin(config, events, writer)),
-        Err(error) => without_books(&config, &events, &directory, &error),
+        Ok(books) => Verdict::On(begin(config, events, books)),
+        Err(problem) => without_books(&config, &events, &problem),
     }
 }
 
-fn open_books(directory: &Path, config: &Config) -> io::Result<Writer> {
+struct Books {
+    ledger: Ledger,
+    writer: Writer,
+}
+
+/// What of the shared directory cannot be used.
+struct Problem {
+    path: PathBuf,
+    what: String,
+    way_out: &'static str,
+}
+
+fn open_books(directory: &Path, config: &Config) -> Result<Books, Problem> {
+    let of_directory = |error: io::Error| Problem {
+        path: directory.to_owned(),
+        what: error.to_string(),
+        way_out: "Make it writable, or name another one in CUWARDEN_DIR.",
+    };
+    prepare(directory, config).map_err(of_directory)?;
+    let mut identity = Identity::of_this_process();
+    identity.labels = config.labels_text.clone();
+    // Before the record file, which says that somebody uses a ledger.
+    let ledger = Ledger::join(directory, || users::of(directory, &identity))
+        .map_err(|error| problem_of_ledger(directory, &error))?;
+    let writer = Writer::create(directory, &identity).map_err(of_directory)?;
+    predecessor::mark_ended(writer.path(), &identity);
+    Ok(Books { ledger, writer })
+}
+
+fn problem_of_ledger(directory: &Path, error: &Unusable) -> Problem {
+    Problem {
+        path: crate::ledger::file::path_in(directory),
+        what: error.to_string(),
+        way_out: match error {
+            Unusable::Io(_) => "Make the directory writable, or name another one in CUWARDEN_DIR.",
+            Unusable::Wrong(_) => {
+                "End the processes that use the directory and remove the file, or name another directory in CUWARDEN_DIR."
+            }
+            Unusable::Removed(_) => "End these processes, or name another directory in CUWARDEN_DIR.",
+            Unusable::Full => "Give a part of the processes another directory in CUWARDEN_DIR.",
+        },
+    }
+}
+
+fn prepare(directory: &Path, config: &Config) -> io::Result<()> {
     make_private_directory(directory)?;
     if config.dir.is_none() {
         check_owner(directory)?;
@@ -133,11 +180,7 @@ fn open_books(directory: &Path, config: &Config) -> io::Result<Writer> {
         make_private_directory(&records)?;
         check_owner(&records)?;
     }
-    let mut identity = Identity::of_this_process();
-    identity.labels = config.labels_text.clone();
-    let writer = Writer::create(directory, &identity)?;
-    predecessor::mark_ended(writer.path(), &identity);
-    Ok(writer)
+    Ok(())
 }
 
 /// The default place is in a folder that everybody may write to.
@@ -161,9 +204,10 @@ pub fn default_directory() -> PathBuf {
     PathBuf::from(format!("/tmp/cuwarden-{}", unsafe { libc::geteuid() }))
 }
 
-fn without_books(config: &Config, events: &Events, directory: &Path, error: &io::Error) -> Verdict {
+fn without_books(config: &Config, events: &Events, problem: &Problem) -> Verdict {
     let quota = !config.limits.is_unlimited();
-    let shown = directory.display();
+    let Problem { path, what, way_out } = problem;
+    let shown = path.display();
     let consequence = if quota {
         "A memory limit is set and cannot be kept without it, so CUDA is not started."
     } else {
@@ -173,18 +217,17 @@ fn without_books(config: &Config, events: &Events, directory: &Path, error: &io:
         if quota { Level::Error } else { Level::Warn },
         "config_error",
         json!({
-            "variable": "CUWARDEN_DIR", "value": shown.to_string(), "reason": error.to_string(),
+            "variable": "CUWARDEN_DIR", "value": shown.to_string(), "reason": what,
             "allowed": "an absolute path of a directory that this process may write to",
             "message": format!(
-                "The directory {shown} cannot be used: {error}. {consequence} \
-                 Make it writable, or name another one in CUWARDEN_DIR."
+                "{shown} cannot be used: {what}. {consequence} {way_out}"
             ),
         }),
     );
     if quota { Verdict::Refused } else { Verdict::Off }
 }
 
-fn begin(config: Config, events: Events, writer: Writer) -> &'static Process {
+fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'static Process {
     writer.header().stack_depth.store(config.stack_depth, Ordering::Relaxed);
     let process = Box::leak(Box::new(Process {
         config,
@@ -195,7 +238,10 @@ fn begin(config: Config, events: Events, writer: Writer) -> &'static Process {
         contexts: Default::default(),
         pools: Default::default(),
         graphs: Default::default(),
-        cells: std::array::from_fn(|_| Default::default()),
+        ledger,
+        entered: std::array::from_fn(|_| OnceLock::new()),
+        entering: Default::default(),
+        shut: Default::default(),
         memory_map: Default::default(),
         denials: Default::default(),
         failures: Default::default(),

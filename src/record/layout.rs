@@ -84,9 +84,8 @@ pub struct Device {
     pub total_bytes: AtomicU64,
     /// The quota in force, in bytes; 0 = none.
     pub limit_bytes: AtomicU64,
-    /// What the quota is charged for this process, in bytes, contexts not included: what it holds, what is in
-    /// flight, and a little that was freed and is not given back yet. The records say what it holds.
-    pub charged_bytes: AtomicU64,
+    /// Always 0.
+    pub reserved: AtomicU64,
     /// The highest that it held at a time, in bytes.
     pub peak_bytes: AtomicU64,
     /// Requests that the quota refused.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Takes the blocks now: writing to a hole of a full disk through a mapping would end the process by SIGBUS.
-pub(super) fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
+pub(crate) fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<()> {
     may_reach(offset.saturating_add(bytes))?;
     // SAFETY: a valid descriptor and plain numbers.
     let taken = retried(|| unsafe {
@@ -37,7 +37,7 @@ pub(super) fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Res
 }
 
 /// A stopped process that goes on finds its system calls interrupted, although no handler may run.
-pub(super) fn retried(mut call: impl FnMut() -> isize) -> io::Result<isize> {
+pub(crate) fn retried(mut call: impl FnMut() -> isize) -> io::Result<isize> {
     loop {
         let answer = call();
         if answer >= 0 {
@@ -58,7 +58,7 @@ pub fn may_reach(bytes: u64) -> io::Result<()> {
     if bytes > limit.rlim_cur { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
 }
 
-pub(super) fn map_shared(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<*mut u8> {
+pub(crate) fn map_shared(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<*mut u8> {
     map(bytes, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }
 
@@ -81,7 +81,7 @@ fn map(bytes: u64, flags: i32, fd: i32, offset: u64) -> io::Result<*mut u8> {
     if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
 }
 
-pub(super) fn status_of(file: &OwnedFd) -> io::Result<libc::stat> {
+pub(crate) fn status_of(file: &OwnedFd) -> io::Result<libc::stat> {
     // SAFETY: stat is plain data; zero is valid.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a valid descriptor and a place for the answer.

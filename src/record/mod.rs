@@ -4,9 +4,11 @@
 //! [`layout`] is the format, [`snapshot`] reads one from bytes that nobody has to trust.
 
 pub mod api;
+pub mod head;
 pub mod identity;
 pub mod layout;
 pub mod mapping;
 pub mod predecessor;
 pub mod snapshot;
+pub mod users;
 pub mod writer;

@@ -3,12 +3,12 @@
 //! The kernel keeps pid and start time across execve, so such a file would look like that of a running process
 //! for as long as the new program runs.
 
+use super::head::Head;
 use super::identity::Identity;
-use super::layout::{self, Header};
-use std::fs::{File, OpenOptions};
+use super::layout::Header;
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Marks them ended. `own` is this program's file. What cannot be read or written is left as it is: it is at most
@@ -26,32 +26,11 @@ pub fn mark_ended(own: &Path, identity: &Identity) {
 }
 
 fn mark_if_ours(path: &Path, identity: &Identity) -> io::Result<()> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Ok(());
-    }
-    let same = word(&file, offset_of!(Header, magic))? == layout::MAGIC
-        && word(&file, offset_of!(Header, start_ticks))? == identity.start_ticks
-        && word(&file, offset_of!(Header, pid_namespace))? == identity.pid_namespace
-        && word(&file, offset_of!(Header, ended_ns))? == 0
-        && bytes::<16>(&file, offset_of!(Header, boot_id))? == identity.boot_id
-        && u32::from_le_bytes(bytes(&file, offset_of!(Header, version))?) == layout::VERSION
-        && u32::from_le_bytes(bytes(&file, offset_of!(Header, pid))?) == identity.pid;
-    if same {
+    let (file, head) = Head::read(path, true)?;
+    if head.is_of(identity) && head.ended_ns == 0 {
         file.write_all_at(&identity.started_ns.to_le_bytes(), offset_of!(Header, ended_ns) as u64)?;
     }
     Ok(())
-}
-
-fn word(file: &File, offset: usize) -> io::Result<u64> {
-    bytes(file, offset).map(u64::from_le_bytes)
-}
-
-fn bytes<const N: usize>(file: &File, offset: usize) -> io::Result<[u8; N]> {
-    let mut buffer = [0; N];
-    file.read_exact_at(&mut buffer, offset as u64)?;
-    Ok(buffer)
 }
 
 #[cfg(test)]

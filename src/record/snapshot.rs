@@ -92,8 +92,6 @@ pub struct DeviceState {
     pub total_bytes: u64,
     /// Quota in bytes; 0 = none.
     pub limit_bytes: u64,
-    /// What the quota is charged, in bytes, contexts not included; the records say what the process holds.
-    pub charged_bytes: u64,
     /// The most it held, in bytes.
     pub peak_bytes: u64,
     /// Requests that the quota refused.

@@ -11,5 +11,6 @@ pub mod symbols;
 #[cfg(feature = "cli")]
 pub mod text;
 pub mod time;
+pub mod uuid;
 
 pub use model::{Report, Termination};

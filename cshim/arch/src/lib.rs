@@ -59,3 +59,77 @@ pub fn stack_pointer() -> u64 {
     unsafe { asm!("mov {out}, rsp", out = out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
+
+/// Compares two words with `old` and replaces them by `new` if they are equal, as one atomic step and a full barrier.
+/// On failure it answers what they are. Every x86-64 processor that a GPU with CUDA runs beside has `cmpxchg16b`.
+///
+/// # Safety
+/// `pair` must be aligned to 16 bytes, and readable and writable memory that others touch by atomic means only.
+#[inline(always)]
+pub unsafe fn compare_exchange_pair(
+    pair: *mut [u64; 2],
+    old: [u64; 2],
+    new: [u64; 2],
+) -> Result<(), [u64; 2]> {
+    let [new_low, new_high] = new;
+    let [mut low, mut high] = old;
+    // SAFETY: the caller's promise. rbx, which the compiler keeps for itself, is put back.
+    unsafe {
+        asm!(
+            "xchg rsi, rbx",
+            "lock cmpxchg16b xmmword ptr [rdi]",
+            "mov rbx, rsi",
+            // By name, so that none of them is rbx.
+            in("rdi") pair,
+            inout("rsi") new_low => _,
+            in("rcx") new_high,
+            inout("rax") low,
+            inout("rdx") high,
+            options(nostack),
+        );
+    }
+    if [low, high] == old { Ok(()) } else { Err([low, high]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(16))]
+    struct Pair(core::cell::UnsafeCell<[u64; 2]>);
+    // SAFETY: threads touch it by compare_exchange_pair alone.
+    unsafe impl Sync for Pair {}
+
+    #[test]
+    fn a_pair_is_exchanged_as_one() {
+        let pair = Pair([1, 2].into());
+        // SAFETY: aligned, and ours.
+        let exchange = |old, new| unsafe { compare_exchange_pair(pair.0.get(), old, new) };
+        assert_eq!(exchange([1, 3], [7, 7]), Err([1, 2]));
+        assert_eq!(exchange([0, 2], [7, 7]), Err([1, 2]));
+        assert_eq!(exchange([1, 2], [u64::MAX, 1 << 63]), Ok(()));
+        assert_eq!(exchange([0, 0], [0, 0]), Err([u64::MAX, 1 << 63]));
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let pair = Pair([0, 0].into());
+        let shared = &pair;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        let mut seen = [0, 0];
+                        // SAFETY: aligned, and touched in this way only.
+                        while let Err(now) = unsafe {
+                            compare_exchange_pair(shared.0.get(), seen, [seen[0] + 1, seen[1] + 3])
+                        } {
+                            seen = now;
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(pair.0.into_inner(), [80_000, 240_000]);
+    }
+}

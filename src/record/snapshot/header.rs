@@ -152,7 +152,6 @@ impl<'a> HeaderView<'a> {
             name: self.text(at + offset_of!(Device, name), name.min(96)),
             total_bytes: self.u64(at + offset_of!(Device, total_bytes)),
             limit_bytes: self.u64(at + offset_of!(Device, limit_bytes)),
-            charged_bytes: self.u64(at + offset_of!(Device, charged_bytes)),
             peak_bytes: self.u64(at + offset_of!(Device, peak_bytes)),
             denied_count: self.u64(at + offset_of!(Device, denied_count)),
             context_bytes: self.u64(at + offset_of!(Device, context_bytes)),
