@@ -284,6 +284,7 @@ fn a_disk_that_is_full_from_the_start_is_no_directory() {
 /// Growing a file past this limit is answered with a signal that ends the program.
 #[test]
 fn a_limit_on_file_sizes_is_no_reason_to_die() {
+    // Nothing; not enough for the ledger; enough for it, and not for the books.
     for bytes in [0u64, 100 << 10, 160 << 10] {
         let sim = Sim::new();
         let mut command = sim.shimmed(steady(&sim));
@@ -308,6 +309,8 @@ fn a_limit_on_file_sizes_is_no_reason_to_die() {
             // Nor can the event be filed.
             assert!(said.contains("log_file_unusable"), "{said}");
             assert!(said.contains("CUWARDEN_DIR"), "{said}");
+        } else if bytes < 160 << 10 {
+            assert_eq!(sim.events_named("config_error").len(), 1);
         } else {
             assert_left(&sim, &sim.report(), 20000);
         }

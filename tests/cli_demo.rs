@@ -74,7 +74,7 @@ fn the_demo_shows_three_results() {
         "cudaMalloc(24 MiB): out of memory",
         "quota_denied",
         "25165824 (24.0 MiB)",
-        "67108864 (64.0 MiB)",
+        "335544320 (320 MiB)",
         "init_failure",
         "CUDA_ERROR_DEVICE_UNAVAILABLE",
         "cudaFree(NULL): initialization error",
@@ -152,8 +152,8 @@ fn the_quota_of_the_option_is_kept() {
     let temp = Temp::new("sim-quota");
     let program = program(&temp, "return keep(3 << 20) && !keep(3 << 20) ? 0 : 1;");
     let arguments =
-        ["run", "--sim", "--memory-limit", "4MiB", "--report", "reports", "--", program.to_str().unwrap()];
+        ["run", "--sim", "--memory-limit", "260MiB", "--report", "reports", "--", program.to_str().unwrap()];
     let out = run(&mut cuwarden(&temp, &arguments)).succeeded();
-    assert!(out.stderr.contains("the quota of 4.00 MiB on GPU 0 refused 1 request"), "{}", out.stderr);
+    assert!(out.stderr.contains("the quota of 260 MiB on GPU 0 refused 1 request"), "{}", out.stderr);
     assert_eq!(reports(&temp)[0]["devices"][0]["denied_count"], 1);
 }

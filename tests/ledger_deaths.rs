@@ -89,7 +89,9 @@ fn another_program_in_its_place_holds_nothing() {
             }
             puppet.tell("exec /bin/sleep 100000");
             let name = format!("/proc/{}/comm", puppet.pid);
-            until("the other program runs", || std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+            until("the other program runs", || {
+                std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+            });
         });
         frees_everything("exec of a program that does not use CUDA yet", |_, puppet| {
             puppet.tell("again");
@@ -136,7 +138,11 @@ fn a_kill_at_any_moment_loses_nothing() {
             let worker = stage.worker(how, round, |_| {});
             chance.sleep(4000);
             kill_and_leave_unreaped(worker);
-            assert_eq!(survivor.code(&format!("alloc {LIMIT}")), 0, "{how}, round {round}: the dead hold something");
+            assert_eq!(
+                survivor.code(&format!("alloc {LIMIT}")),
+                0,
+                "{how}, round {round}: the dead hold something"
+            );
             survivor.ok("free");
         }
         stage.never_over();

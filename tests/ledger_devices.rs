@@ -24,8 +24,10 @@ fn by_uuid() -> String {
     format!("{}=1g,{}=3g", uuid(0), uuid(1))
 }
 
+type Environment = Vec<(&'static str, String)>;
+
 /// How a process is told which devices there are, and which device, in the order of the bus, is which number then.
-fn views() -> Vec<(Vec<(&'static str, String)>, Vec<u32>)> {
+fn views() -> Vec<(Environment, Vec<u32>)> {
     let visible = |list: &str| ("CUDA_VISIBLE_DEVICES", list.to_owned());
     vec![
         (vec![], vec![0, 1]),
@@ -151,7 +153,11 @@ fn nvml_changes_nothing() {
                 assert_eq!(take(&mut one, number, 1), REFUSED, "{told}");
             }
             for device in 0..2 {
-                assert!(stage.peak(device) <= LIMITS[device as usize], "{environment:?}: {}", stage.peak(device));
+                assert!(
+                    stage.peak(device) <= LIMITS[device as usize],
+                    "{environment:?}: {}",
+                    stage.peak(device)
+                );
             }
         }
     }

@@ -276,7 +276,8 @@ fn a_child_with_cuda_of_its_own_has_books_of_its_own() {
                 puppet.ok(&format!("begin {}", LIMIT / 4));
             }
             there.could_get(HALF);
-            let (dying, living) = if parent_dies { (&mut parent, &mut child) } else { (&mut child, &mut parent) };
+            let (dying, living) =
+                if parent_dies { (&mut parent, &mut child) } else { (&mut child, &mut parent) };
             dying.kill();
             there.could_get(HALF + LIMIT / 4);
             living.could_get(HALF + LIMIT / 4);
@@ -403,7 +404,9 @@ fn a_process_that_became_another_user_lives() {
 
 fn open_to_all(stage: &Stage) {
     use std::os::unix::fs::PermissionsExt;
-    for folder in ["", "gpu", "shared"] {
+    // Events are written when there is one: then as the other user.
+    std::fs::File::create(stage.sim.temp.join("events.jsonl")).expect("the folder is ours");
+    for folder in ["", "gpu", "shared", "events.jsonl"] {
         let path = stage.sim.temp.join(folder);
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("the folder is ours");
     }

@@ -30,7 +30,13 @@ fn told(stage: &Stage, limit: Option<&str>) -> Puppet {
 /// The number is in the text, in any of the ways that numbers of bytes are written.
 fn names(text: &str, bytes: u64) -> bool {
     let mib = bytes / MIB;
-    let ways = [bytes.to_string(), format!("{mib} MiB"), format!("{mib}.0 MiB"), format!("{mib}MiB"), format!("{mib}m")];
+    let ways = [
+        bytes.to_string(),
+        format!("{mib} MiB"),
+        format!("{mib}.0 MiB"),
+        format!("{mib}MiB"),
+        format!("{mib}m"),
+    ];
     ways.iter().any(|way| text.contains(way))
 }
 

@@ -13,7 +13,7 @@ mod books;
 #[path = "programs/ledger/support.rs"]
 mod support;
 
-use support::{LIMIT, MIB, Stage};
+use support::{LIMIT, Stage};
 
 #[test]
 fn what_one_holds_the_other_cannot_have() {
@@ -157,7 +157,8 @@ fn nobody_gets_around_it_by_large_numbers() {
     let stage = Stage::new();
     let mut one = stage.holder(LIMIT / 2);
     let mut other = stage.holder(0);
-    for bytes in [u64::MAX, u64::MAX - LIMIT / 2, u64::MAX - LIMIT / 2 + 1, 1 << 63, 1 << 62, 1 << 48, LIMIT] {
+    for bytes in [u64::MAX, u64::MAX - LIMIT / 2, u64::MAX - LIMIT / 2 + 1, 1 << 63, 1 << 62, 1 << 48, LIMIT]
+    {
         one.is_refused(bytes);
         other.is_refused(bytes);
     }
@@ -228,4 +229,3 @@ fn all_ways_draw_on_the_same_account() {
     assert!(stage.peak(0) > LIMIT / 2, "{}", stage.peak(0));
     stage.never_over();
 }
-

@@ -39,7 +39,8 @@ struct Storm<'a> {
 
 impl Storm<'_> {
     fn below(&mut self, end: usize) -> usize {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.state >> 33) as usize % end
     }
 
@@ -109,15 +110,22 @@ fn storm(processes: usize, part: u32) {
     let seed = setting("CUWARDEN_STORM_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let stage = Stage::new();
     let mut survivor = stage.holder(0);
-    let mut storm =
-        Storm { stage: &stage, group: Group::new(), living: vec![], stopped: vec![], state: seed, started: 0 };
+    let mut storm = Storm {
+        stage: &stage,
+        group: Group::new(),
+        living: vec![],
+        stopped: vec![],
+        state: seed,
+        started: 0,
+    };
     storm.rage(processes, time() / part, seed);
     let started = storm.started;
     storm.stopped.drain(..).for_each(|pid| signal(pid, libc::SIGCONT));
     storm.reap(seed);
     storm.group.end();
 
-    let told = format!("{processes} at once, {started} in all, seed {seed}: {:#}", stage.sim.books()["devices"]);
+    let told =
+        format!("{processes} at once, {started} in all, seed {seed}: {:#}", stage.sim.books()["devices"]);
     assert_eq!(stage.said(), "", "{told}");
     assert_eq!(survivor.code(&format!("alloc {LIMIT}")), 0, "something is lost: {told}");
     survivor.is_refused(1);

@@ -43,7 +43,7 @@ pub fn fields() -> Vec<(usize, usize)> {
             (at + offset_of!(Device, present), 4),
             (at + offset_of!(Device, text_lengths), 4),
             (at + offset_of!(Device, limit_bytes), 8),
-            (at + offset_of!(Device, charged_bytes), 8),
+            (at + offset_of!(Device, reserved), 8),
             (at + offset_of!(Device, peak_bytes), 8),
             (at + offset_of!(Device, denied_count), 8),
             (offset_of!(Header, counts) + device * size_of::<Counts>(), 8),

@@ -80,12 +80,12 @@ fn first_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
 }
 
 fn second_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
-    let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "64MiB")], "")?;
-    let command = "cuwarden run --sim --memory-limit 64MiB -- ./forgetful quota";
+    let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "320MiB")], "")?;
+    let command = "cuwarden run --sim --memory-limit 320MiB -- ./forgetful quota";
     say.opening("Act 2: it wants more than it may have", command, &act)?;
     say.words(
-        "The simulated device has gigabytes, and the program was shown 64 MiB: that is its quota. The request that \
-         would pass it got CUDA's own \"out of memory\", without reaching the driver, so the program handles it as \
+        "The simulated device has gigabytes, and the program was shown 320 MiB: that is its quota. Its context took \
+         256 MiB of it, as contexts do on a real GPU. The request that would pass the quota got CUDA's own \"out of memory\", without reaching the driver, so the program handles it as \
          it handles a full device. Whoever runs the machine gets one event, of which these are the main fields:",
     )?;
     let event = act.event("quota_denied")?;

@@ -1,9 +1,10 @@
 //! Contexts: which there are, what ends with them, and failures to make one.
 
 use super::allocate::{freed, is_owned, take_owned};
+use super::context_cost::{self, Coming};
+use super::devices::{self, device_number};
 use super::driver;
 use super::guard::{Before, around};
-use super::devices::{self, device_number};
 use super::refuse::{self, context_device};
 use super::table::{Id, hook};
 use super::vmm;
@@ -11,7 +12,7 @@ use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;
 use crate::process::Process;
 use crate::record::layout::Class;
-use crate::tracking::contexts::{Context, Origin};
+use crate::tracking::contexts::{Context, Costly, Origin};
 use crate::tracking::index::Allocation;
 use core::ffi::c_void;
 use std::collections::HashSet;
@@ -58,8 +59,8 @@ hook! {
             |process, owned, code| {
                 if code != CUDA_SUCCESS {
                     process.contexts.attach(ctx as usize);
-                } else {
-                    process.contexts.remove_if_unused(ctx as usize);
+                } else if let Some(context) = process.contexts.remove_if_unused(ctx as usize) {
+                    context_cost::ended(process, context.device, Costly::Handle(ctx as usize));
                 }
                 settle_owned(process, owned, code);
                 code
@@ -68,14 +69,22 @@ hook! {
     }
     fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) |real| {
         around(
-            |_| if pctx.is_null() { Before::Pass } else { Before::Then(()) },
+            |process| {
+                if pctx.is_null() {
+                    return Before::Pass;
+                }
+                context_cost::primary_coming(process, dev).map_or_else(Before::Answer, Before::Then)
+            },
             real,
-            |process, (), code| {
+            |process, coming, code| {
                 if code == CUDA_SUCCESS {
                     // SAFETY: not null, and written by the driver, which succeeded.
                     made(process, unsafe { *pctx }, dev, Origin::Primary);
                 } else {
                     refuse::init_failure(process, Id::cuDevicePrimaryCtxRetain.name(), code, Some(dev));
+                }
+                if let Some(coming) = coming {
+                    context_cost::primary_answered(process, coming, code);
                 }
                 code
             },
@@ -95,15 +104,10 @@ hook! {
     }
     fn cuGreenCtxCreate(phCtx: *mut CUcontext, desc: *mut c_void, dev: CUdevice, flags: u32) |real| {
         around(
-            |_| if phCtx.is_null() { Before::Pass } else { Before::Then(()) },
+            |process| before_new(process, phCtx, dev),
             real,
-            |process, (), code| {
-                if code == CUDA_SUCCESS {
-                    // SAFETY: not null, and written by the driver, which succeeded.
-                    made(process, unsafe { *phCtx }, dev, Origin::Green);
-                } else {
-                    refuse::init_failure(process, Id::cuGreenCtxCreate.name(), code, Some(dev));
-                }
+            |process, coming, code| {
+                after_new(process, Id::cuGreenCtxCreate, phCtx, dev, Origin::Green, coming, code);
                 code
             },
         )
@@ -118,6 +122,7 @@ hook! {
             real,
             |process, (green, ending), code| {
                 if code == CUDA_SUCCESS {
+                    context_cost::ended(process, green.device, Costly::Handle(hCtx as usize));
                     ending.finish_if_inactive(process);
                 } else {
                     process.contexts.add(hCtx as usize, *green);
@@ -130,18 +135,42 @@ hook! {
 
 fn create(api: Id, out: *mut CUcontext, device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     around(
-        |_| if out.is_null() { Before::Pass } else { Before::Then(()) },
+        |process| before_new(process, out, device),
         real,
-        |process, (), code| {
-            if code == CUDA_SUCCESS {
-                // SAFETY: not null, and written by the driver, which succeeded.
-                made(process, unsafe { *out }, device, Origin::Created);
-            } else {
-                refuse::init_failure(process, api.name(), code, Some(device));
-            }
+        |process, coming, code| {
+            after_new(process, api, out, device, Origin::Created, coming, code);
             code
         },
     )
+}
+
+fn before_new(process: &Process, out: *mut CUcontext, device: CUdevice) -> Before<Coming> {
+    if out.is_null() {
+        return Before::Pass;
+    }
+    context_cost::coming(process, device).map_or_else(Before::Answer, Before::Then)
+}
+
+/// `out` is not null.
+fn after_new(
+    process: &Process,
+    api: Id,
+    out: *mut CUcontext,
+    device: CUdevice,
+    origin: Origin,
+    coming: &Coming,
+    code: CUresult,
+) {
+    let mut handle = 0;
+    if code == CUDA_SUCCESS {
+        // SAFETY: not null, and written by the driver, which succeeded.
+        let context = unsafe { *out };
+        handle = context as usize;
+        made(process, context, device, origin);
+    } else {
+        refuse::init_failure(process, api.name(), code, Some(device));
+    }
+    context_cost::answered(process, coming, Costly::Handle(handle), code);
 }
 
 /// A context has been made: what it is for, and that a thread may be started.
@@ -162,10 +191,12 @@ fn end_created(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
         },
         real,
         |process, (known, owned), code| {
-            if code != CUDA_SUCCESS
-                && let Some(context) = *known
-            {
-                process.contexts.add(handle, context);
+            match *known {
+                Some(context) if code == CUDA_SUCCESS => {
+                    context_cost::ended(process, context.device, Costly::Handle(handle));
+                }
+                Some(context) => process.contexts.add(handle, context),
+                None => {}
             }
             settle_owned(process, owned, code);
             code
@@ -174,7 +205,13 @@ fn end_created(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 }
 
 fn reset_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
-    with_ending(device, real, |ending, process| ending.finish(process))
+    with_ending(device, real, |ending, process| {
+        // Who retained it still may use it: then the driver makes it anew.
+        process
+            .contexts
+            .await_primary(ending.device, process.config.count_contexts && !ending.contexts.is_empty());
+        ending.finish(process);
+    })
 }
 
 /// A release ends the primary context only when it was the last; the driver alone knows.
@@ -233,6 +270,7 @@ impl Ending {
         for handle in &self.contexts {
             process.contexts.remove(*handle);
         }
+        context_cost::ended(process, self.device, Costly::Primary);
         settle_owned(process, &owned, CUDA_SUCCESS);
         super::pool::refresh_all(process, self.device);
     }

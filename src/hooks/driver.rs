@@ -44,6 +44,7 @@ questions! {
     cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
     cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
     cuDevicePrimaryCtxGetState(CUdevice, *mut u32, *mut i32);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuDeviceGetGraphMemAttribute(CUdevice, u32, *mut u64);
     cuDeviceGraphMemTrim(CUdevice);
     cuMemGetInfo_v2(*mut usize, *mut usize);
@@ -223,6 +224,14 @@ pub(super) fn trim_graphs(device: CUdevice) {
 pub(super) fn primary_is_active(device: CUdevice) -> Option<bool> {
     let mut flags = 0u32;
     answer!(cuDevicePrimaryCtxGetState, 0i32, |out| (device, &mut flags, out)).map(|active| active != 0)
+}
+
+/// Gives back a use of a device's primary context that nobody has been told of.
+pub(super) fn release_primary(device: CUdevice) {
+    if let Some(release) = ask::cuDevicePrimaryCtxRelease_v2() {
+        // SAFETY: a plain ordinal.
+        unsafe { release(device) };
+    }
 }
 
 /// Takes back an allocation that turned out not to fit.

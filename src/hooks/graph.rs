@@ -1,8 +1,8 @@
 //! Graph memory: taken when a graph with allocation nodes is launched, kept by the driver until it is trimmed.
 
+use super::devices::device_number;
 use super::guard::{Before, around};
 use super::pool::{GRAPH_POOL, begin, charge, note_unused};
-use super::devices::device_number;
 use super::refuse::deny;
 use super::table::{Id, hook, real as real_function};
 use super::{driver, vmm};

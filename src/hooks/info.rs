@@ -1,7 +1,7 @@
 //! What an application is told of the device's memory: the quota is the card.
 
-use super::guard::{Before, around};
 use super::devices::{account, device_number};
+use super::guard::{Before, around};
 use super::refuse::current;
 use super::table::hook;
 use crate::cuda::abi::*;

@@ -6,6 +6,7 @@
 mod allocate;
 mod array;
 mod context;
+mod context_cost;
 mod devices;
 mod driver;
 mod graph;
@@ -15,6 +16,7 @@ mod init;
 mod linear;
 pub mod lookup;
 mod module;
+mod nvml_ask;
 mod pool;
 mod private_table;
 mod refuse;

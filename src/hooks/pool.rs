@@ -4,9 +4,9 @@
 //! reserved. The allocations from it have records; one more record holds what is reserved beyond them.
 
 use super::allocate::{Got, Wanted, record};
+use super::devices::{account, device_number};
 use super::driver;
 use super::guard::{Before, around};
-use super::devices::{account, device_number};
 use super::refuse::{context_device, current, deny, without_account};
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
@@ -116,6 +116,9 @@ fn take(
 
 /// Charges what a pool is expected to grow by, giving unused memory back first if there is no room without.
 pub(super) fn begin(process: &Process, pool: u64, device: u8, bytes: u64) -> Result<(), Denied> {
+    if process.contexts.is_primary_awaited(device) {
+        super::context_cost::awaited(process, device)?;
+    }
     let Some(account) = account(process, device) else {
         return without_account(process, device).map(|_| ());
     };

@@ -7,6 +7,9 @@
 //! `CUWARDEN_PRIVATE_TABLES=0` turns it off.
 
 use super::context::made;
+use super::context_cost::{self, Coming};
+use super::devices::device_number;
+use super::driver;
 use super::guard::{Before, around, start_quietly};
 use super::refuse;
 use super::table::{Id, hook, real as real_function};
@@ -16,7 +19,7 @@ use crate::event::cancel::NoCancel;
 use crate::process::{Process, Verdict};
 use crate::tracking::contexts::Origin;
 use core::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 /// 6bd5fb6c-5bf4-e74a-8987-d93912fd9df9
 const CONTEXT_TABLE: CUuuid = CUuuid {
@@ -149,17 +152,77 @@ unsafe extern "C" fn instead(context: *mut CUcontext, device: CUdevice) -> CUres
     // SAFETY: what stood in the slot has this type.
     let original = unsafe { std::mem::transmute::<*mut c_void, Slot>(original) };
     around(
-        |_: &'static Process| Before::Then(()),
+        |process: &'static Process| before(process, device),
         // SAFETY: the runtime's own arguments.
         || unsafe { original(context, device) },
-        |process, (), code| {
+        |process, expected, code| {
             if code != CUDA_SUCCESS {
                 refuse::init_failure(process, NAME, code, Some(device));
             // SAFETY: null is checked, and the driver has written it when it succeeds.
             } else if let Some(context) = unsafe { context.as_ref() } {
                 made(process, *context, device, Origin::Primary);
             }
-            code
+            after(process, expected, device, code)
         },
     )
+}
+
+/// What a driver does in the slot: it makes the context, or gives only its handle, and makes it at its first use.
+/// Then the runtime calls the slot for devices that it never uses, and nothing may be refused there.
+static MAKES_CONTEXTS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const AT_ONCE: u8 = 1;
+const LATER: u8 = 2;
+
+enum Expected {
+    /// The context is there already.
+    Nothing,
+    /// It would fit.
+    Context(Coming),
+    /// It would not.
+    Refusal(CUresult),
+}
+
+fn before(process: &Process, device: CUdevice) -> Before<Expected> {
+    // Relaxed, here and below: what every call in the slot finds out is the same.
+    if MAKES_CONTEXTS.load(Ordering::Relaxed) == LATER {
+        return Before::Then(Expected::Nothing);
+    }
+    match context_cost::primary_coming(process, device) {
+        Ok(Some(coming)) => Before::Then(Expected::Context(coming)),
+        Ok(None) => Before::Then(Expected::Nothing),
+        Err(code) if MAKES_CONTEXTS.load(Ordering::Relaxed) == AT_ONCE => Before::Answer(code),
+        Err(code) => Before::Then(Expected::Refusal(code)),
+    }
+}
+
+fn after(process: &Process, expected: &Expected, device: CUdevice, code: CUresult) -> CUresult {
+    let is_there = || driver::primary_is_active(device) == Some(true);
+    match expected {
+        Expected::Nothing if code == CUDA_SUCCESS && !is_there() => await_primary(process, device),
+        Expected::Nothing => {}
+        Expected::Context(coming) => {
+            if code == CUDA_SUCCESS {
+                MAKES_CONTEXTS.store(if is_there() { AT_ONCE } else { LATER }, Ordering::Relaxed);
+            }
+            context_cost::primary_answered(process, coming, code);
+        }
+        Expected::Refusal(refusal) if code == CUDA_SUCCESS => {
+            if is_there() {
+                MAKES_CONTEXTS.store(AT_ONCE, Ordering::Relaxed);
+                driver::release_primary(device);
+                return *refusal;
+            }
+            MAKES_CONTEXTS.store(LATER, Ordering::Relaxed);
+            await_primary(process, device);
+        }
+        Expected::Refusal(_) => {}
+    }
+    code
+}
+
+fn await_primary(process: &Process, device: CUdevice) {
+    if let Some(device) = device_number(device) {
+        process.contexts.await_primary(device, process.config.count_contexts);
+    }
 }

@@ -5,8 +5,10 @@ use super::driver;
 use super::table::Id;
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error::{self, CUDA_ERROR_OUT_OF_MEMORY};
+use crate::ledger::view::Holder;
 use crate::ledger::{Account, Denied, Reserved};
 use crate::policy::config::Level;
+use crate::policy::refusal;
 use crate::process::Process;
 use crate::record::layout::{Area, NoteHead};
 use crate::record::snapshot::NOTE_INIT_FAILURE;
@@ -38,6 +40,9 @@ pub(super) fn context_device(process: &Process, handle: usize) -> Option<u8> {
 /// Takes `bytes`, giving unused pool and graph memory of this process back first if there is no room without.
 #[inline]
 pub(super) fn reserve(process: &Process, device: u8, bytes: u64) -> Result<Reserved, Denied> {
+    if process.contexts.is_primary_awaited(device) {
+        super::context_cost::awaited(process, device)?;
+    }
     let Some(account) = account(process, device) else { return without_account(process, device) };
     match account.reserve(bytes) {
         Ok(reserved) => Ok(reserved),
@@ -70,25 +75,43 @@ fn reserve_after_trim(
 /// Refuses a request: counted always, said once.
 #[cold]
 pub(super) fn deny(process: &Process, api: Id, device: u8, bytes: u64, denied: Denied) -> CUresult {
+    refused(process, api, &format!("{} of {}", api.name(), size(bytes)), device, bytes, denied)
+}
+
+/// Refuses a context, whoever makes it.
+#[cold]
+pub(super) fn deny_context(process: &Process, device: u8, bytes: u64, denied: Denied) -> CUresult {
+    let what = format!("a context, which takes {},", size(bytes));
+    refused(process, Id::cuDevicePrimaryCtxRetain, &what, device, bytes, denied)
+}
+
+fn refused(process: &Process, api: Id, what: &str, device: u8, bytes: u64, denied: Denied) -> CUresult {
     let Some(entry) = process.device(device) else { return CUDA_ERROR_OUT_OF_MEMORY };
     entry.denied_count.fetch_add(1, Ordering::Relaxed);
+    entry.limit_bytes.store(denied.limit, Ordering::Relaxed);
+    if let Some(account) = process.account(device) {
+        account.entered.device.denied.fetch_add(1, Ordering::Relaxed);
+    }
     if process.first_denial(CUdevice::from(device), api.name()) {
-        let uuid = uuid_of(process, device);
+        let holders = process.account(device).map(|account| account.holders()).unwrap_or_default();
         process.events.emit(
             Level::Warn,
             "quota_denied",
             json!({
-                "device": device, "uuid": uuid, "api": api.name(),
+                "device": device, "uuid": uuid_of(process, device), "api": api.name(),
                 "requested_bytes": bytes, "used_bytes": denied.used, "limit_bytes": denied.limit,
-                "message": format!(
-                    "{} of {} was refused on device {device}: {} of the {} quota are in use. Further refusals are \
-                     counted, not logged.",
-                    api.name(), size(bytes), size(denied.used), size(denied.limit)
-                ),
+                "holders": holders.iter().map(holder).collect::<Vec<_>>(),
+                "message": refusal::text(what, device, denied, &holders, process.pid()),
             }),
         );
     }
     CUDA_ERROR_OUT_OF_MEMORY
+}
+
+fn holder(holder: &Holder) -> Value {
+    json!({
+        "pid": holder.who.map(|who| who.pid), "bytes": holder.bytes, "context_bytes": holder.context_bytes,
+    })
 }
 
 /// Says once that CUDA or a context could not be started, and keeps it for the report.

@@ -1,8 +1,8 @@
 //! Virtual memory management: physical allocations, their handles and mappings.
 
 use super::allocate::{Got, Wanted, allocate, uncharge};
-use super::guard::{Before, around};
 use super::devices::device_number;
+use super::guard::{Before, around};
 use super::table::{Id, hook};
 use crate::cuda::abi::*;
 use crate::cuda::error::CUDA_SUCCESS;

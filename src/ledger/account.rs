@@ -3,6 +3,7 @@
 use super::layout::{CELLS, Cell};
 use super::protocol::{self, Book, Denied, Not};
 use super::slots::Entered;
+use super::view::Holder;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A request that fits.
@@ -34,9 +35,8 @@ impl Account<'_> {
     /// Takes `bytes` if they fit. To be given back by [`Account::release`] when the driver refuses.
     #[inline]
     pub fn reserve(&self, bytes: u64) -> Result<Reserved, Denied> {
-        let [charged, _] = self.entered.mine.charged.load();
         // Relaxed: the peak orders nothing. While no more is charged than was ever held, spare bytes make no new peak.
-        if charged <= self.peak.load(Ordering::Relaxed) && protocol::take_spare(self.cell(), bytes) {
+        if self.charged() <= self.peak.load(Ordering::Relaxed) && protocol::take_spare(self.cell(), bytes) {
             return Ok(Reserved::NOTHING);
         }
         self.reserve_shared(bytes)
@@ -59,6 +59,24 @@ impl Account<'_> {
         self.peak.fetch_max(self.held(), Ordering::Relaxed);
     }
 
+    /// Takes what a context costs, if it fits. It counts like anything else, but not for the peak.
+    pub fn reserve_context(&self, bytes: u64) -> Result<(), Denied> {
+        self.entered.mine.contexts.fetch_add(bytes, Ordering::Relaxed);
+        self.add(bytes).map(|_| ()).inspect_err(|_| self.forget_context(bytes))
+    }
+
+    /// Takes what a context costs that is there already.
+    pub fn force_context(&self, bytes: u64) {
+        self.entered.mine.contexts.fetch_add(bytes, Ordering::Relaxed);
+        let _ = protocol::add(self.entered, &self.entered.me, bytes, true);
+    }
+
+    /// Gives back what a context cost.
+    pub fn release_context(&self, bytes: u64) {
+        let _ = protocol::sub(self.entered, &self.entered.me, bytes);
+        self.forget_context(bytes);
+    }
+
     /// The driver has granted a reservation.
     #[inline]
     pub fn granted(&self, reserved: Reserved) {
@@ -74,7 +92,7 @@ impl Account<'_> {
         charged.saturating_sub(spare)
     }
 
-    /// Granted and in flight, in bytes, of this process alone.
+    /// Granted and in flight, in bytes, of this process alone, contexts not included.
     pub fn held(&self) -> u64 {
         let lanes = self.entered.mine;
         let look = || {
@@ -91,7 +109,22 @@ impl Account<'_> {
             seen = again;
         }
         let ([charged, _], cells) = seen;
-        charged.saturating_sub(cells.iter().map(|[spare, _]| *spare).fold(0, u64::saturating_add))
+        let spare = cells.iter().map(|[spare, _]| *spare).fold(0, u64::saturating_add);
+        charged.saturating_sub(spare).saturating_sub(self.contexts())
+    }
+
+    /// What the contexts of this process are charged, in bytes.
+    #[inline]
+    pub fn contexts(&self) -> u64 {
+        self.entered.mine.contexts.load(Ordering::Relaxed)
+    }
+
+    /// The living processes that hold something, largest first.
+    pub fn holders(&self) -> Vec<Holder> {
+        let mut holders = self.entered.holders();
+        holders.retain(|holder| holder.is_alive && holder.bytes != 0);
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        holders
     }
 
     /// The quota in bytes, 0 = none.
@@ -106,17 +139,26 @@ impl Account<'_> {
         }
         let (book, me) = (self.entered, &self.entered.me);
         let peak = self.peak.load(Ordering::Relaxed);
-        let [charged, _] = book.mine.charged.load();
-        if charged.saturating_add(bytes) > peak {
+        if self.charged().saturating_add(bytes) > peak {
             // A new peak is noted without what is spare.
             protocol::drain_own(book, me);
         }
-        let charged = match protocol::add(book, me, bytes, false) {
-            Ok(charged) => charged,
-            Err(Not::Over(_)) => protocol::add_or_refuse(book, me, bytes, book.judge())?,
-            Err(_) => return Err(Denied { used: protocol::sum(book).0, limit: self.limit() }),
-        };
+        let charged = self.add(bytes)?.saturating_sub(self.contexts());
         Ok(Reserved { peak: (charged > peak).then(|| self.held()) })
+    }
+
+    fn add(&self, bytes: u64) -> Result<u64, Denied> {
+        let (book, me) = (self.entered, &self.entered.me);
+        match protocol::add(book, me, bytes, false) {
+            Ok(charged) => Ok(charged),
+            Err(Not::Over(_)) => protocol::add_or_refuse(book, me, bytes, book.judge()),
+            Err(_) => Err(Denied { used: protocol::sum(book).0, limit: self.limit() }),
+        }
+    }
+
+    fn forget_context(&self, bytes: u64) {
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        let _ = self.entered.mine.contexts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     #[inline(never)]
@@ -124,6 +166,13 @@ impl Account<'_> {
         let (book, me) = (self.entered, &self.entered.me);
         let _ = protocol::sub(book, me, bytes);
         protocol::open_own(book, me, self.thread as usize % CELLS);
+    }
+
+    /// Charged to this process, in bytes, contexts not included.
+    #[inline]
+    fn charged(&self) -> u64 {
+        let [charged, _] = self.entered.mine.charged.load();
+        charged.saturating_sub(self.contexts())
     }
 
     #[inline]

@@ -1,6 +1,8 @@
 //! The file `DIR/ledger`: made once, checked before use, mapped.
 
-use super::layout::{self, DEVICES_AT, Device, FILE_BYTES, Header, LANES_AT, LANES_BYTES, Lanes, SLOTS_AT, Slot};
+use super::layout::{
+    self, DEVICES_AT, Device, FILE_BYTES, Header, LANES_AT, LANES_BYTES, Lanes, SLOTS_AT, Slot,
+};
 use crate::event::cancel::Undisturbed;
 use crate::record::identity::realtime_ns;
 use crate::record::mapping::{map_shared, reserve_blocks, status_of};
@@ -40,7 +42,9 @@ impl fmt::Display for Unusable {
                     pids.join(", ")
                 )
             }
-            Unusable::Full => write!(out, "{} processes use it, which is as many as it has room for", layout::SLOTS),
+            Unusable::Full => {
+                write!(out, "{} processes use it, which is as many as it has room for", layout::SLOTS)
+            }
         }
     }
 }
@@ -149,7 +153,9 @@ pub fn open(path: &Path, write: bool) -> Result<Option<Opened>, Unusable> {
     let file = match open_raw(path, access, 0) {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(wrong("it is a symbolic link")),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(wrong("it is a symbolic link"));
+        }
         Err(error) => return Err(error.into()),
     };
     let status = status_of(&file)?;
@@ -186,14 +192,12 @@ fn is_shared(mode: u32) -> bool {
 }
 
 fn check(file: &File, bytes: i64) -> Result<(), Unusable> {
-    if u64::try_from(bytes) != Ok(FILE_BYTES as u64) {
-        return Err(Unusable::Wrong(format!("it is {bytes} bytes long instead of {FILE_BYTES}")));
+    if !(LANES_AT as i64..=FILE_BYTES as i64).contains(&bytes) {
+        return Err(Unusable::Wrong(format!("it is {bytes} bytes long, which no ledger is")));
     }
     let mut head = [0; 32];
     file.read_exact_at(&mut head, 0)?;
-    let word = |at: usize| {
-        head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
-    };
+    let word = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
     if u64::from(word(0)) | u64::from(word(4)) << 32 != layout::MAGIC {
         return Err(wrong("it is not a ledger"));
     }
@@ -208,8 +212,29 @@ fn check(file: &File, bytes: i64) -> Result<(), Unusable> {
     if shape != [layout::SLOTS as u32, layout::DEVICES as u32, layout::CELLS as u32] {
         return Err(wrong("its numbers of slots and devices are not those of its version"));
     }
+    let needed = bytes_in_use(file)?;
+    if needed > bytes as u64 {
+        return Err(Unusable::Wrong(format!("it was cut: {bytes} bytes are left of at least {needed}")));
+    }
     Ok(())
 }
+
+/// How long the file must be for all lanes that its slots claim: to touch what is not there would end the process.
+fn bytes_in_use(file: &File) -> io::Result<u64> {
+    let mut slots = vec![0; SLOTS_BYTES];
+    file.read_exact_at(&mut slots, SLOTS_AT as u64)?;
+    let claimed = |slot: &[u8]| {
+        let at = std::mem::offset_of!(Slot, devices);
+        slot.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    };
+    let ends = slots.chunks_exact(size_of::<Slot>()).zip(0u16..).filter_map(|(bytes, slot)| {
+        let last = claimed(bytes).checked_ilog2()? as usize;
+        Some(lanes_at(last, slot) + size_of::<Lanes>() as u64)
+    });
+    Ok(ends.max().unwrap_or(0))
+}
+
+const SLOTS_BYTES: usize = layout::SLOTS * size_of::<Slot>();
 
 fn wrong(what: &str) -> Unusable {
     Unusable::Wrong(what.to_owned())
@@ -239,12 +264,8 @@ fn fill(file: &OwnedFd, mode: u32) -> io::Result<()> {
     if unsafe { libc::fchmod(file.as_raw_fd(), mode) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    crate::record::mapping::may_reach(FILE_BYTES as u64)?;
+    // Lanes follow as they are taken.
     reserve_blocks(file, 0, LANES_AT as u64)?;
-    // SAFETY: as above.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), FILE_BYTES as libc::off_t) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
     let mut head = Vec::with_capacity(64);
     head.extend_from_slice(&layout::MAGIC.to_le_bytes());
     for word in [layout::VERSION, layout::SLOTS as u32, layout::DEVICES as u32, layout::CELLS as u32, 0, 0] {
@@ -254,7 +275,7 @@ fn fill(file: &OwnedFd, mode: u32) -> io::Result<()> {
     File::from(file.try_clone()?).write_all_at(&head, 0)
 }
 
-/// Maps it. A forked child does not get the mapping: with it goes the lock that says that its parent lives.
+/// Maps it, all that it may grow to. A forked child does not get the mapping: with it goes the lock that says that its parent lives.
 pub fn map(file: &OwnedFd) -> io::Result<Map> {
     let base = map_shared(file, 0, FILE_BYTES as u64)?;
     // SAFETY: our own mapping, whole.
@@ -294,7 +315,7 @@ fn open_raw(path: &Path, flags: i32, mode: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -367,6 +388,21 @@ mod tests {
         create(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
         refused("others could write");
+    }
+
+    #[test]
+    fn what_was_cut_is_said() {
+        let dir = Dir::new("cut");
+        create(&dir.ledger()).unwrap();
+        let file = File::options().write(true).open(dir.ledger()).unwrap();
+        let last = SLOTS_AT + 3 * size_of::<Slot>() + std::mem::offset_of!(Slot, devices);
+        file.write_all_at(&5u64.to_le_bytes(), last as u64).unwrap();
+        let end = lanes_at(2, 3) + 1024;
+        file.set_len(end - 1).unwrap();
+        let error = open(&dir.ledger(), true).err().unwrap().to_string();
+        assert!(error.contains(&format!("at least {end}")), "{error}");
+        file.set_len(end).unwrap();
+        assert!(open(&dir.ledger(), true).is_ok());
     }
 
     #[test]

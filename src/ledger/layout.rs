@@ -1,7 +1,7 @@
 //! The bytes of the ledger, version 1, little-endian.
 //!
-//! [`Header`], the devices, the slots, then for each device one [`Lanes`] a slot. The file is sparse: a process takes
-//! the blocks of its own lanes before it touches them. All zero is a valid state of everything but the header.
+//! [`Header`], the devices, the slots, then for each device one [`Lanes`] a slot. The file is sparse and ends with the
+//! last lanes that were taken: a process takes the blocks of its own before it touches them. All zero is a valid state of everything but the header.
 //! Readers treat every field as hostile.
 
 use super::atomic::{AtomicU64, Pair};
@@ -141,7 +141,7 @@ pub const SLOTS_AT: usize = DEVICES_AT + DEVICES * size_of::<Device>();
 pub const LANES_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 /// Of one device.
 pub const LANES_BYTES: usize = SLOTS * size_of::<Lanes>();
-/// The file.
+/// The longest that a ledger is.
 pub const FILE_BYTES: usize = LANES_AT + DEVICES * LANES_BYTES;
 
 #[cfg(not(loom))]

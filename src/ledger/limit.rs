@@ -108,7 +108,7 @@ pub fn tell(word: &AtomicU64, told: u64, mut is_first: impl FnMut() -> bool) -> 
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

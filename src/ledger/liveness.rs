@@ -307,7 +307,7 @@ fn lock_call(file: &OwnedFd, command: i32, byte: &mut libc::flock) -> std::io::R
     Ok(())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -350,10 +350,17 @@ mod tests {
 
     #[test]
     fn a_stat_with_any_name() {
-        let text = "42 (a) b (c) d) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 3 0 777 4096 20 21 22 23 99999 25";
+        let text =
+            "42 (a) b (c) d) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 3 0 777 4096 20 21 22 23 99999 25";
         let stat = Stat::parse(text.as_bytes()).unwrap();
-        let expected =
-            Stat { pid: 42, state: b'S', threads: 3, start_ticks: 777, address_space: 4096, stack_start: 99999 };
+        let expected = Stat {
+            pid: 42,
+            state: b'S',
+            threads: 3,
+            start_ticks: 777,
+            address_space: 4096,
+            stack_start: 99999,
+        };
         assert_eq!(stat, expected);
         assert_eq!(Stat::parse(b"42 (x) S 1"), None);
         assert_eq!(Stat::parse(b""), None);

@@ -226,11 +226,7 @@ fn is_tight<B: Book>(book: &B, charged: u64) -> bool {
             || (closed != 0 && book.now_ms().wrapping_sub(closed) < CLOSED_FOR_MS))
 }
 
-fn commit<B: Book>(
-    book: &B,
-    me: &Me,
-    mut plan: impl FnMut(Seen) -> Result<Step, Not>,
-) -> Result<u64, Not> {
+fn commit<B: Book>(book: &B, me: &Me, mut plan: impl FnMut(Seen) -> Result<Step, Not>) -> Result<u64, Not> {
     let mine = book.lanes(me.slot).ok_or(Not::Sane)?;
     let _writing = me.writing.lock();
     for _ in 0..MOST_TRIES {
@@ -280,9 +276,8 @@ fn complete<B: Book>(book: &B, seen: Seen) {
     if let Some(target) = book.lanes(intent.target as u16) {
         let [_, version] = intent.charged_before;
         // Both exchanges fail where another one has done it already: versions never come again.
-        let _ = target
-            .charged
-            .exchange(intent.charged_before, [intent.charged_after, version.wrapping_add(1)]);
+        let _ =
+            target.charged.exchange(intent.charged_before, [intent.charged_after, version.wrapping_add(1)]);
         let index = (intent.target >> 16 & 0xff) as usize;
         if let Some(Cell(cell)) = index.checked_sub(1).and_then(|index| target.cells.get(index)) {
             let closed = next_version(intent.cell_before[1]) & !CLOSED_TO_OPEN;
@@ -453,11 +448,7 @@ pub fn open_own<B: Book>(book: &B, me: &Me, index: usize) {
 /// What is charged to all slots, and what of it is spare, in bytes.
 pub fn sum<B: Book>(book: &B) -> (u64, u64) {
     let charged = Seen { raw: book.word().load() }.charged();
-    let spare = book
-        .slots()
-        .filter_map(|slot| book.lanes(slot))
-        .map(spare)
-        .fold(0, u64::saturating_add);
+    let spare = book.slots().filter_map(|slot| book.lanes(slot)).map(spare).fold(0, u64::saturating_add);
     (charged, spare)
 }
 

@@ -6,6 +6,7 @@ use super::layout::{self, Device, Lanes, SLOTS};
 use super::limit::{self, Limit, Outcome};
 use super::liveness::{Hold, Judge, Who, is_locked, lock, unlock};
 use super::protocol::{self, Book, Me};
+use super::view::{Holder, view_of};
 use crate::event::cancel::Undisturbed;
 use crate::record::identity::realtime_ns;
 use crate::record::mapping::{reserve_blocks, status_of};
@@ -80,7 +81,10 @@ impl Ledger {
     pub fn enter(&self, key: &DeviceKey, told: u64) -> Result<(Entered, Outcome), Unusable> {
         let _undisturbed = Undisturbed::new();
         let index = entry_of(self.map, key).ok_or_else(|| {
-            Unusable::Wrong(format!("{} devices are in use with it, and it has no room for more", layout::DEVICES))
+            Unusable::Wrong(format!(
+                "{} devices are in use with it, and it has no room for more",
+                layout::DEVICES
+            ))
         })?;
         let entered = self.lanes_on(index)?;
         let operators = self.map.header().default_limit.load(Ordering::Acquire);
@@ -171,6 +175,12 @@ impl Entered {
         move |slot| judge.is_dead(map, slot)
     }
 
+    /// All that have lanes on the device, the dead too.
+    pub fn holders(&self) -> Vec<Holder> {
+        let (who, path, id) = self.judged_by.clone();
+        view_of(self.map, self.index, self.device, &mut Judge::new(who, path, id)).holders
+    }
+
     /// What one context of this device takes, in bytes, where somebody has measured it on this or on an equal one.
     pub fn context_cost(&self) -> Option<u64> {
         let cost = |device: &Device| device.context_cost.load(Ordering::Relaxed).checked_sub(1);
@@ -197,8 +207,11 @@ impl Entered {
         if let Limit::Operators(_) = Limit::of(now) {
             return;
         }
-        let taken =
-            self.device.limit.compare_exchange(now, limit.word(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let taken = self
+            .device
+            .limit
+            .compare_exchange(now, limit.word(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
         if taken {
             self.touch();
         }
@@ -318,8 +331,7 @@ fn inherit(map: Map, slot: u16) {
         let Some(mine) = map.lanes(index, slot) else { continue };
         let me = Me { slot, writing: Lock::default() };
         let who = Who { pid: 0, start_ticks: 0, stack_start: 0, pid_namespace: 0, boot_id: [0; 16] };
-        let entered =
-            Entered { map, index, device, mine, me, judged_by: (who, PathBuf::new(), (0, 0)) };
+        let entered = Entered { map, index, device, mine, me, judged_by: (who, PathBuf::new(), (0, 0)) };
         // Whatever the word names may be the dead owner's.
         let _ = protocol::touch(&entered, &entered.me);
         protocol::reset_cells(mine);

@@ -87,7 +87,9 @@ impl View {
 pub(super) fn view_of(map: Map, index: usize, device: &Device, judge: &mut Judge) -> DeviceView {
     let [low, high] = device.uuid.load();
     let mut uuid = [0; 16];
-    uuid.iter_mut().zip(high.to_be_bytes().into_iter().chain(low.to_be_bytes())).for_each(|(to, from)| *to = from);
+    uuid.iter_mut()
+        .zip(high.to_be_bytes().into_iter().chain(low.to_be_bytes()))
+        .for_each(|(to, from)| *to = from);
     let holder = |slot: u16, lanes: &Lanes, judge: &mut Judge| {
         let [charged, _] = lanes.charged.load();
         let entry = map.slot(slot)?;
@@ -107,9 +109,6 @@ pub(super) fn view_of(map: Map, index: usize, device: &Device, judge: &mut Judge
         limit: Limit::of(device.limit.load(Ordering::Acquire)),
         context_cost: device.context_cost.load(Ordering::Relaxed).checked_sub(1),
         denied: device.denied.load(Ordering::Relaxed),
-        holders: map
-            .slots()
-            .filter_map(|slot| holder(slot, map.lanes(index, slot)?, judge))
-            .collect(),
+        holders: map.slots().filter_map(|slot| holder(slot, map.lanes(index, slot)?, judge)).collect(),
     }
 }

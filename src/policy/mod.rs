@@ -3,4 +3,5 @@
 pub mod config;
 pub mod limit;
 pub mod quota;
+pub mod refusal;
 pub mod sizes;

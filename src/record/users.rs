@@ -33,11 +33,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("cuwarden-users-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let me = Identity::of_this_process();
-        let parent = Identity {
-            pid: me.ppid,
-            start_ticks: start_ticks(&me.ppid.to_string()).unwrap(),
-            ..me.clone()
-        };
+        let parent =
+            Identity { pid: me.ppid, start_ticks: start_ticks(&me.ppid.to_string()).unwrap(), ..me.clone() };
         let gone = Identity { start_ticks: parent.start_ticks + 1, ..parent.clone() };
         let elsewhere = Identity { pid_namespace: 1, ..parent.clone() };
         for identity in [&me, &gone, &elsewhere] {

@@ -3,6 +3,7 @@
 //! A context that cuCtxCreate made is known from then on. Any other context that is seen current is the
 //! primary context of its device, or a green context on top of it, whose memory is the primary's.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +27,15 @@ pub struct Context {
     pub origin: Origin,
 }
 
+/// What of a context costs memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Costly {
+    /// A context of its own, by its handle: created, or green.
+    Handle(usize),
+    /// The primary context of a device, whoever retained it.
+    Primary,
+}
+
 /// More contexts than this at a time are looked up under the lock.
 const FAST: usize = 8;
 
@@ -35,6 +45,10 @@ pub struct Contexts {
     /// The first few without a lock: handle, then [`pack`]ed context.
     fast: [(AtomicUsize, AtomicU64); FAST],
     all: Mutex<Vec<(usize, Context, u32)>>,
+    /// Bytes that the quota is charged, by CUDA ordinal.
+    costs: Mutex<HashMap<(u8, Costly), u64>>,
+    /// Bit n: the driver makes device n's primary context at its first use, and we have not seen that yet.
+    to_come: AtomicU64,
 }
 
 impl Contexts {
@@ -78,11 +92,13 @@ impl Contexts {
         *uses == 0
     }
 
-    /// Forgets a context whose last use has been given back.
-    pub fn remove_if_unused(&self, handle: usize) {
+    /// Forgets a context if its last use has been given back; answers it then.
+    pub fn remove_if_unused(&self, handle: usize) -> Option<Context> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(known, _, uses)| *known != handle || *uses != 0);
+        let at = all.iter().position(|(known, _, uses)| *known == handle && *uses == 0)?;
+        let (_, context, _) = all.swap_remove(at);
         self.refill(&all);
+        Some(context)
     }
 
     /// Forgets a context that has ended.
@@ -99,6 +115,38 @@ impl Contexts {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let is_primary = |context: &Context| context.device == device && context.origin == Origin::Primary;
         all.iter().filter(|(_, context, _)| is_primary(context)).map(|(handle, _, _)| *handle).collect()
+    }
+
+    /// Notes what a context is charged, in bytes. False: it is charged already.
+    pub fn note_cost(&self, device: u8, of: Costly, bytes: u64) -> bool {
+        let mut costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
+        if costs.contains_key(&(device, of)) {
+            return false;
+        }
+        costs.insert((device, of), bytes);
+        true
+    }
+
+    /// A context has ended: what it was charged, in bytes.
+    pub fn end_cost(&self, device: u8, of: Costly) -> u64 {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner).remove(&(device, of)).unwrap_or(0)
+    }
+
+    /// The device's primary context will come, or has come or is not awaited any more.
+    pub fn await_primary(&self, device: u8, awaited: bool) {
+        let bit = 1u64.checked_shl(device.into()).unwrap_or(0);
+        // Relaxed: concerns this bit alone.
+        if awaited {
+            self.to_come.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.to_come.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// True while the device's primary context is awaited.
+    #[inline]
+    pub fn is_primary_awaited(&self, device: u8) -> bool {
+        self.to_come.load(Ordering::Relaxed).checked_shr(device.into()).unwrap_or(0) & 1 != 0
     }
 
     fn refill(&self, all: &[(usize, Context, u32)]) {

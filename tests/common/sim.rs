@@ -41,7 +41,9 @@ impl Sim {
     /// [`Sim::reports`] read them.
     pub fn shimmed(&self, program: impl AsRef<Path>) -> Command {
         let mut command = self.bare(program);
+        // Most tests are about what a program allocates, to the byte.
         command
+            .env("CUWARDEN_COUNT_CONTEXT", "0")
             .env("LD_PRELOAD", shim())
             .env("CUWARDEN_DIR", self.shared_dir())
             .env("CUWARDEN_REPORT", self.temp.join("reports"))

@@ -120,11 +120,13 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..20_000 {
                         let mut seen = [0, 0];
-                        // SAFETY: aligned, and touched in this way only.
-                        while let Err(now) = unsafe {
-                            compare_exchange_pair(shared.0.get(), seen, [seen[0] + 1, seen[1] + 3])
-                        } {
-                            seen = now;
+                        loop {
+                            let next = [seen[0] + 1, seen[1] + 3];
+                            // SAFETY: aligned, and touched in this way only.
+                            match unsafe { compare_exchange_pair(shared.0.get(), seen, next) } {
+                                Ok(()) => break,
+                                Err(now) => seen = now,
+                            }
                         }
                     }
                 });

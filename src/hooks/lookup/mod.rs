@@ -6,6 +6,7 @@
 //! Nothing here allocates, locks or starts anything, and a name that is not a row's costs a hash.
 
 mod elf;
+mod library;
 mod names;
 
 use super::table::{COUNT, Id, ROWS, set_real};
@@ -13,6 +14,7 @@ use core::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 pub use elf::{REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym};
+pub(super) use library::Library;
 
 /// The driver as programs name it.
 const DRIVER: &CStr = c"libcuda.so.1";

@@ -44,6 +44,8 @@ impl Group {
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
         let mut sleep = Command::new("/bin/sleep");
         sleep.arg("1000000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Waited for with all others of the group, at its end.
+        #[allow(clippy::zombie_processes)]
         let child = ends_with_us(sleep.process_group(0)).spawn().expect("sleep can be started");
         Self { holder: child.id().cast_signed() }
     }
@@ -259,7 +261,12 @@ impl Stage {
 
     /// All processes of the container write to one file.
     pub fn stderr(&self) -> File {
-        File::options().append(true).create(true).mode(0o666).open(self.stderr_path()).expect("the folder is ours")
+        File::options()
+            .append(true)
+            .create(true)
+            .mode(0o666)
+            .open(self.stderr_path())
+            .expect("the folder is ours")
     }
 
     /// What processes said that have nothing to say.
@@ -269,7 +276,15 @@ impl Stage {
 
     /// One race; see race.c. The limit is never passed, and nobody says anything.
     #[track_caller]
-    pub fn race(&self, mode: &str, processes: u32, rounds: u32, kind: &str, extra: u32, change: impl FnOnce(&mut Command)) {
+    pub fn race(
+        &self,
+        mode: &str,
+        processes: u32,
+        rounds: u32,
+        kind: &str,
+        extra: u32,
+        change: impl FnOnce(&mut Command),
+    ) {
         let numbers = [processes.to_string(), rounds.to_string(), LIMIT.to_string()];
         let mut command = self.program("race");
         command.arg(mode).args(numbers).arg(kind).arg(extra.to_string());
@@ -332,7 +347,9 @@ impl Stage {
     pub fn set_limit_in(&self, folder: &Path, arguments: &[&str]) -> Finished {
         let mut command = clean(artefacts::cli());
         command.arg("limit").arg("--dir").arg(folder).args(arguments);
-        run(command.env("LD_LIBRARY_PATH", self.sim.libraries()).env("CUWARDEN_SIM_DIR", self.sim.temp.join("gpu")))
+        run(command
+            .env("LD_LIBRARY_PATH", self.sim.libraries())
+            .env("CUWARDEN_SIM_DIR", self.sim.temp.join("gpu")))
     }
 
     /// Events other than refusals, which belong to normal life.
@@ -351,7 +368,11 @@ impl Stage {
         while let Some(place) = places.pop() {
             std::os::unix::fs::chown(&place, Some(user), Some(user)).expect("root may");
             if place.is_dir() {
-                places.extend(std::fs::read_dir(&place).expect("it is ours").map(|entry| entry.expect("readable").path()));
+                places.extend(
+                    std::fs::read_dir(&place)
+                        .expect("it is ours")
+                        .map(|entry| entry.expect("readable").path()),
+                );
             }
         }
         let mut command = self.program("puppet");
@@ -417,7 +438,10 @@ impl Puppet {
     #[track_caller]
     pub fn numbers(&mut self, order: &str) -> Vec<u64> {
         let answer = self.ask(order);
-        answer.split(' ').map(|word| word.parse().unwrap_or_else(|_| panic!("{order:?} gave {answer:?}"))).collect()
+        answer
+            .split(' ')
+            .map(|word| word.parse().unwrap_or_else(|_| panic!("{order:?} gave {answer:?}")))
+            .collect()
     }
 
     #[track_caller]
