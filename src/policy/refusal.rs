@@ -71,7 +71,7 @@ mod tests {
             said(&[holder(8, 2 << 30, 0), holder(7, 1 << 30, 0)]),
             format!("{begins} (pid 8 2.00 GiB, this process 1.00 GiB)")
         );
-        let many: Vec<Holder> = (1..=6).map(|n| holder(n, n as u64 * 100 << 20, 0)).rev().collect();
+        let many: Vec<Holder> = (1..=6).map(|n| holder(n, (u64::from(n) * 100) << 20, 0)).rev().collect();
         assert_eq!(
             said(&many),
             format!("{begins} (pid 6 600 MiB, pid 5 500 MiB, pid 4 400 MiB, 3 more 600 MiB)")
