@@ -96,7 +96,7 @@ impl Account<'_> {
     pub fn held(&self) -> u64 {
         let lanes = self.entered.mine;
         let look = || {
-            let cells = lanes.cells.each_ref().map(|Cell(cell)| cell.load());
+            let cells = lanes.cells.each_ref().map(|Cell(cell)| cell.load(Ordering::Acquire));
             (lanes.charged.load(), cells)
         };
         // Twice the same is a moment at which it was so.
@@ -109,7 +109,7 @@ impl Account<'_> {
             seen = again;
         }
         let ([charged, _], cells) = seen;
-        let spare = cells.iter().map(|[spare, _]| *spare).fold(0, u64::saturating_add);
+        let spare = cells.iter().map(|cell| protocol::spare_in(*cell)).fold(0, u64::saturating_add);
         charged.saturating_sub(spare).saturating_sub(self.contexts())
     }
 
@@ -171,7 +171,7 @@ impl Account<'_> {
     /// Charged to this process, in bytes, contexts not included.
     #[inline]
     fn charged(&self) -> u64 {
-        let [charged, _] = self.entered.mine.charged.load();
+        let charged = self.entered.mine.charged.glance();
         charged.saturating_sub(self.contexts())
     }
 

@@ -42,6 +42,12 @@ mod real {
             [self.low().load(Ordering::Acquire), seen]
         }
 
+        /// The low word alone.
+        #[inline]
+        pub fn glance(&self) -> u64 {
+            self.low().load(Ordering::Acquire)
+        }
+
         /// Puts `new` there if the words are `old`; otherwise answers what they are. A full barrier either way.
         #[inline]
         pub fn exchange(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
@@ -72,6 +78,10 @@ mod model {
     impl Pair {
         pub fn load(&self) -> [u64; 2] {
             unpack(self.0.load(Ordering::Acquire))
+        }
+
+        pub fn glance(&self) -> u64 {
+            self.load()[0]
         }
 
         pub fn exchange(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {

@@ -125,13 +125,15 @@ pub struct Intent {
     /// Bytes charged after it.
     pub charged_after: AtomicU64,
     /// The cell before it. After it the cell is empty.
-    pub cell_before: [AtomicU64; 2],
+    pub cell_before: AtomicU64,
+    line_end: u64,
 }
 
-/// Bytes that are charged and not in use. Low: bytes; high: bit 0 = open, bits 1-63 version.
+/// Bytes that are charged and not in use: bits 0-22 how many, bit 23 open, bits 24-63 a version. One word, since every
+/// allocation and every free exchanges one.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub struct Cell(pub Pair);
+pub struct Cell(pub AtomicU64);
 
 /// Where the devices begin.
 pub const DEVICES_AT: usize = size_of::<Header>();

@@ -43,7 +43,10 @@ const CLOSED_FOR_MS: u64 = 100;
 /// An exchange fails only where another succeeded. More often than this in a row, somebody tampers with the memory.
 const MOST_TRIES: u32 = 1 << 20;
 
-const CLOSED_TO_OPEN: u64 = 1;
+const SPARE: u64 = (1 << 23) - 1;
+const OPEN: u64 = 1 << 23;
+const VERSION: u64 = 1 << 24;
+const _: () = assert!(MOST_SPARE <= SPARE);
 const TARGET_OPENS: u64 = 1 << 24;
 
 /// A device as the ledger keeps it.
@@ -136,7 +139,7 @@ enum Charge {
 
 struct CellStep {
     index: usize,
-    before: [u64; 2],
+    before: u64,
     opens: bool,
     /// Counted in the word.
     is_opening: bool,
@@ -180,19 +183,19 @@ pub fn reap<B: Book>(book: &B, me: &Me, slot: u16) -> Result<u64, Not> {
 fn take_back<B: Book>(book: &B, me: &Me, slot: u16, index: usize, open: bool) -> Result<u64, Not> {
     let Cell(cell) = book.lanes(slot).and_then(|lanes| lanes.cells.get(index)).ok_or(Not::Sane)?;
     for _ in 0..MOST_TRIES {
-        let now = cell.load();
+        let now = cell.load(Ordering::Acquire);
         if is_open(now) {
             // Whether it succeeds or not, the next look tells.
-            let _ = cell.exchange(now, [now[0], next_version(now[1]) & !CLOSED_TO_OPEN]);
+            let _ = exchange(cell, now, next(now, spare_in(now), false));
             continue;
         }
-        let taken = commit(book, me, |_| match cell.load() {
+        let taken = commit(book, me, |_| match cell.load(Ordering::Acquire) {
             before if is_open(before) => Err(Not::Ready),
-            [0, _] => Err(Not::Needed),
+            before if spare_in(before) == 0 => Err(Not::Needed),
             // Closed and not empty: nobody relies on that, so it need not be counted if it opens.
             before => Ok(Step {
                 target: slot,
-                charge: Charge::Sub(before[0]),
+                charge: Charge::Sub(spare_in(before)),
                 cell: Some(CellStep { index, before, opens: open, is_opening: false }),
             }),
         });
@@ -207,12 +210,12 @@ fn take_back<B: Book>(book: &B, me: &Me, slot: u16, index: usize, open: bool) ->
 fn open<B: Book>(book: &B, me: &Me, index: usize) -> Result<u64, Not> {
     let cell = &book.lanes(me.slot).and_then(|lanes| lanes.cells.get(index)).ok_or(Not::Sane)?.0;
     commit(book, me, |seen| {
-        let before = cell.load();
+        let before = cell.load(Ordering::Acquire);
         if is_open(before) || is_tight(book, seen.charged()) {
             return Err(Not::Needed);
         }
         let step = CellStep { index, before, opens: true, is_opening: true };
-        Ok(Step { target: me.slot, charge: Charge::Sub(before[0]), cell: Some(step) })
+        Ok(Step { target: me.slot, charge: Charge::Sub(spare_in(before)), cell: Some(step) })
     })
 }
 
@@ -280,9 +283,8 @@ fn complete<B: Book>(book: &B, seen: Seen) {
             target.charged.exchange(intent.charged_before, [intent.charged_after, version.wrapping_add(1)]);
         let index = (intent.target >> 16 & 0xff) as usize;
         if let Some(Cell(cell)) = index.checked_sub(1).and_then(|index| target.cells.get(index)) {
-            let closed = next_version(intent.cell_before[1]) & !CLOSED_TO_OPEN;
-            let opens = u64::from(intent.target & TARGET_OPENS != 0);
-            let _ = cell.exchange(intent.cell_before, [0, closed | opens]);
+            let opens = intent.target & TARGET_OPENS != 0;
+            let _ = exchange(cell, intent.cell_before, next(intent.cell_before, 0, opens));
         }
     }
     // AcqRel: Release for those that see it done, Acquire is not needed here but the exchange has no weaker form.
@@ -293,13 +295,13 @@ struct Plain {
     target: u64,
     charged_before: [u64; 2],
     charged_after: u64,
-    cell_before: [u64; 2],
+    cell_before: u64,
 }
 
 fn write(intent: &Intent, sequence: u64, step: &Step, before: [u64; 2], after: u64) {
     let (cell, cell_before, opens) = match &step.cell {
         Some(cell) => (cell.index as u64 + 1, cell.before, u64::from(cell.opens) * TARGET_OPENS),
-        None => (0, [0; 2], 0),
+        None => (0, 0, 0),
     };
     intent.sequence.store(0, Ordering::Relaxed);
     // Pairs with the fence in `read`: who reads one of these fields reads the 0 or something later afterwards.
@@ -307,7 +309,7 @@ fn write(intent: &Intent, sequence: u64, step: &Step, before: [u64; 2], after: u
     intent.target.store(u64::from(step.target) | cell << 16 | opens, Ordering::Relaxed);
     store_pair(&intent.charged_before, before);
     intent.charged_after.store(after, Ordering::Relaxed);
-    store_pair(&intent.cell_before, cell_before);
+    intent.cell_before.store(cell_before, Ordering::Relaxed);
     // Pairs with the Acquire in `read`.
     intent.sequence.store(sequence, Ordering::Release);
 }
@@ -320,7 +322,7 @@ fn read(intent: &Intent, sequence: u64) -> Option<Plain> {
         target: intent.target.load(Ordering::Relaxed),
         charged_before: load_pair(&intent.charged_before),
         charged_after: intent.charged_after.load(Ordering::Relaxed),
-        cell_before: load_pair(&intent.cell_before),
+        cell_before: intent.cell_before.load(Ordering::Relaxed),
     };
     fence(Ordering::Acquire);
     (intent.sequence.load(Ordering::Relaxed) == sequence).then_some(plain)
@@ -335,13 +337,27 @@ fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
 }
 
 #[inline]
-fn is_open(cell: [u64; 2]) -> bool {
-    cell[1] & CLOSED_TO_OPEN != 0
+fn is_open(cell: u64) -> bool {
+    cell & OPEN != 0
 }
 
+/// How many bytes a cell says that it has.
 #[inline]
-fn next_version(high: u64) -> u64 {
-    high.wrapping_add(2)
+pub fn spare_in(cell: u64) -> u64 {
+    cell & SPARE
+}
+
+/// What a cell is after `before`. It is never again what it was, until 2^40 changes later.
+#[inline]
+fn next(before: u64, spare: u64, open: bool) -> u64 {
+    let version = before & !(SPARE | OPEN);
+    version.wrapping_add(VERSION) | if open { OPEN } else { 0 } | spare & SPARE
+}
+
+/// AcqRel, as for pairs: who sees a cell sees what came before it.
+#[inline]
+fn exchange(cell: &AtomicU64, before: u64, after: u64) -> Result<u64, u64> {
+    cell.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
 }
 
 /// Takes `bytes` out of a cell, if they are there.
@@ -357,13 +373,14 @@ pub fn give_spare(Cell(cell): &Cell, bytes: u64) -> bool {
 }
 
 #[inline]
-fn change_spare(cell: &Pair, change: impl Fn(u64) -> Option<u64>) -> bool {
+fn change_spare(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
+    let mut now = cell.load(Ordering::Acquire);
     // Who meets others here that often goes the other way.
     for _ in 0..16 {
-        let now = cell.load();
-        let Some(after) = change(now[0]).filter(|_| is_open(now)) else { return false };
-        if cell.exchange(now, [after, next_version(now[1])]).is_ok() {
-            return true;
+        let Some(after) = change(spare_in(now)).filter(|_| is_open(now)) else { return false };
+        match exchange(cell, now, next(now, after, true)) {
+            Ok(_) => return true,
+            Err(other) => now = other,
         }
     }
     false
@@ -430,8 +447,8 @@ pub fn reap_dead<B: Book>(book: &B, me: &Me, is_dead: &mut impl FnMut(u16) -> bo
 pub fn drain_own<B: Book>(book: &B, me: &Me) {
     let Some(lanes) = book.lanes(me.slot) else { return };
     for (index, Cell(cell)) in lanes.cells.iter().enumerate() {
-        let now = cell.load();
-        if now[0] != 0 {
+        let now = cell.load(Ordering::Acquire);
+        if spare_in(now) != 0 {
             let _ = take_back(book, me, me.slot, index, is_open(now));
         }
     }
@@ -440,7 +457,7 @@ pub fn drain_own<B: Book>(book: &B, me: &Me) {
 /// Opens one of the cells of `me` again, if it is closed and there is no reason for that any more.
 pub fn open_own<B: Book>(book: &B, me: &Me, index: usize) {
     let Some(Cell(cell)) = book.lanes(me.slot).and_then(|lanes| lanes.cells.get(index)) else { return };
-    if !is_open(cell.load()) && !is_tight(book, Seen { raw: book.word().load() }.charged()) {
+    if !is_open(cell.load(Ordering::Acquire)) && !is_tight(book, Seen { raw: book.word().load() }.charged()) {
         let _ = open(book, me, index);
     }
 }
@@ -454,17 +471,17 @@ pub fn sum<B: Book>(book: &B) -> (u64, u64) {
 
 /// What a slot has spare, in bytes.
 pub fn spare(lanes: &Lanes) -> u64 {
-    lanes.cells.iter().map(|Cell(cell)| cell.load()[0]).fold(0, u64::saturating_add)
+    lanes.cells.iter().map(|Cell(cell)| spare_in(cell.load(Ordering::Acquire))).fold(0, u64::saturating_add)
 }
 
 /// Empties the cells of a slot that its new owner has taken, and whose charge is taken away afterwards by [`reap`] or
 /// [`touch`]: until then others may still plan to take them back, and then that is refused or changes nothing.
 pub fn reset_cells(lanes: &Lanes) {
     for Cell(cell) in &lanes.cells {
-        let mut now = cell.load();
+        let mut now = cell.load(Ordering::Acquire);
         for _ in 0..MOST_TRIES {
-            match cell.exchange(now, [0, next_version(now[1]) & !CLOSED_TO_OPEN]) {
-                Ok(()) => break,
+            match exchange(cell, now, next(now, 0, false)) {
+                Ok(_) => break,
                 Err(other) => now = other,
             }
         }
