@@ -6,6 +6,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod cuda;
+pub mod diagnose;
 pub mod event;
 pub mod hooks;
 pub mod ledger;

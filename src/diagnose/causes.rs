@@ -1,0 +1,145 @@
+//! From evidence to causes: a table, one row a cause, most likely first.
+//!
+//! A row answers only where its evidence is there. What reports say about each, see the issue numbers in the rows.
+
+mod devices;
+mod libraries;
+mod modes;
+
+use super::chain::Chain;
+use super::image::Image;
+use super::machine::Machine;
+use serde::Serialize;
+
+/// What failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// The function, as events name it.
+    pub api: String,
+    /// CUDA's code; 0 = nothing has failed yet, somebody asks beforehand.
+    pub code: i32,
+    /// The device that was asked for, by CUDA's ordinal.
+    pub device: Option<i32>,
+}
+
+/// What the process knows besides.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// cuDriverGetVersion, as 12020.
+    pub driver_version: Option<u32>,
+    /// Versions of the runtimes in the process, as 12090.
+    pub runtimes: Vec<u32>,
+    /// What was to be loaded, where a module could not be.
+    pub image: Option<Image>,
+    /// The device's compute capability, as 90.
+    pub architecture: Option<u32>,
+}
+
+/// All that there is to conclude from.
+#[derive(Clone, Copy)]
+pub struct Case<'a> {
+    /// What failed.
+    pub failure: &'a Failure,
+    /// What the process knows.
+    pub known: &'a Known,
+    /// What the machine says.
+    pub machine: &'a Machine,
+    /// What NVML says; `None`: there is no NVML to ask.
+    pub chain: Option<&'a Chain>,
+}
+
+/// Why it may have failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    /// Its name; fixed.
+    pub id: &'static str,
+    /// What was read on this machine that shows it.
+    pub evidence: String,
+    /// What to do.
+    pub action: String,
+}
+
+/// How well the evidence explains the failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Weight {
+    /// Something to know beside better explanations.
+    Aside,
+    /// It fits, as other things would.
+    Possible,
+    /// It is often this.
+    Likely,
+    /// It cannot work like this.
+    Certain,
+}
+
+struct Found {
+    weight: Weight,
+    evidence: String,
+    action: String,
+}
+
+struct Row {
+    id: &'static str,
+    look: fn(Case) -> Option<Found>,
+}
+
+const TABLES: [&[Row]; 3] = [libraries::ROWS, devices::ROWS, modes::ROWS];
+
+/// The causes that the evidence shows, most likely first. Never empty.
+pub fn explain(case: Case) -> Vec<Cause> {
+    let mut found: Vec<(Weight, Cause)> = TABLES
+        .iter()
+        .flat_map(|rows| rows.iter())
+        .filter_map(|row| {
+            let Found { weight, evidence, action } = (row.look)(case)?;
+            Some((weight, Cause { id: row.id, evidence, action }))
+        })
+        .collect();
+    // Stable: rows of one weight stay in the order of the tables.
+    found.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+    let explained = found.iter().any(|(weight, _)| *weight > Weight::Aside);
+    let mut causes: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
+    if !explained {
+        causes.insert(0, unknown(case));
+    }
+    causes
+}
+
+fn unknown(case: Case) -> Cause {
+    let mut evidence = format!("nothing that was looked at explains code {}", case.failure.code);
+    if let Some(call) = case.chain.and_then(Chain::last_failure) {
+        evidence += &format!("; NVML's {}({}) gave {} ({})", call.call, call.args, call.name, call.code);
+    }
+    if case.chain.is_some_and(|chain| chain.timed_out) {
+        evidence += "; NVML did not answer in time, which points to the driver or the card";
+    }
+    Cause {
+        id: "unknown",
+        evidence,
+        action:
+            "Look into the kernel's log for NVRM and Xid lines, and run cuwarden doctor here and on the host."
+                .to_owned(),
+    }
+}
+
+impl Case<'_> {
+    fn code(&self) -> i32 {
+        self.failure.code
+    }
+
+    fn code_is(&self, codes: &[i32]) -> bool {
+        codes.contains(&self.failure.code)
+    }
+
+    fn nvml_said(&self, code: i32) -> bool {
+        self.chain.is_some_and(|chain| chain.has_code(code))
+    }
+}
+
+/// A sum of versions as CUDA counts them: 12020 = 12.2.
+fn cuda(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests;
