@@ -29,8 +29,14 @@ pub const VERSION_MISMATCH: i32 = 18;
 /// NVML_ERROR_UNKNOWN
 pub const UNKNOWN: i32 = 999;
 
-/// A device of NVML's.
-pub type Handle = *mut c_void;
+/// A device, as NVML named it.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Handle(*mut c_void);
+
+impl Handle {
+    const NONE: Handle = Handle(std::ptr::null_mut());
+}
 
 /// Processes on one device of which is asked at most.
 const MOST_PROCESSES: usize = 4096;
@@ -154,7 +160,7 @@ impl<'a> Nvml<'a> {
 
     /// A card by its index.
     pub fn device(&self, index: u32) -> Result<Handle, i32> {
-        let mut device: Handle = std::ptr::null_mut();
+        let mut device = Handle::NONE;
         // SAFETY: the type by nvml.h.
         let ask: unsafe extern "C" fn(c_uint, *mut Handle) -> c_int =
             unsafe { self.function(c"nvmlDeviceGetHandleByIndex_v2") }?;
@@ -165,7 +171,7 @@ impl<'a> Nvml<'a> {
     /// A card or a MIG instance by its UUID.
     pub fn device_by_uuid(&self, uuid: &str) -> Result<Handle, i32> {
         let uuid = CString::new(uuid).map_err(|_| 2)?;
-        let mut device: Handle = std::ptr::null_mut();
+        let mut device = Handle::NONE;
         // SAFETY: the type by nvml.h.
         let ask: unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int =
             unsafe { self.function(c"nvmlDeviceGetHandleByUUID") }?;
@@ -205,7 +211,7 @@ impl<'a> Nvml<'a> {
             unsafe { self.function(c"nvmlDeviceGetMigDeviceHandleByIndex") };
         let Ok(ask) = ask else { return Vec::new() };
         let one = |index: c_uint| {
-            let mut instance: Handle = std::ptr::null_mut();
+            let mut instance = Handle::NONE;
             // SAFETY: NVML's handle and a place for the answer.
             checked(unsafe { ask(device, index, &mut instance) }).ok()?;
             self.uuid(instance).ok()

@@ -5,7 +5,8 @@ use super::context_cost::{self, Coming};
 use super::devices::{self, device_number};
 use super::driver;
 use super::guard::{Before, around};
-use super::refuse::{self, context_device};
+use super::init_failure::init_failure;
+use super::refuse::context_device;
 use super::table::{Id, hook};
 use super::vmm;
 use crate::cuda::abi::*;
@@ -81,7 +82,7 @@ hook! {
                     // SAFETY: not null, and written by the driver, which succeeded.
                     made(process, unsafe { *pctx }, dev, Origin::Primary);
                 } else {
-                    refuse::init_failure(process, Id::cuDevicePrimaryCtxRetain.name(), code, Some(dev));
+                    init_failure(process, Id::cuDevicePrimaryCtxRetain.name(), code, Some(dev));
                 }
                 if let Some(coming) = coming {
                     context_cost::primary_answered(process, coming, code);
@@ -168,7 +169,7 @@ fn after_new(
         handle = context as usize;
         made(process, context, device, origin);
     } else {
-        refuse::init_failure(process, api.name(), code, Some(device));
+        init_failure(process, api.name(), code, Some(device));
     }
     context_cost::answered(process, coming, Costly::Handle(handle), code);
 }

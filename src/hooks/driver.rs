@@ -36,6 +36,7 @@ questions! {
     cuDriverGetVersion(*mut i32);
     cuCtxGetCurrent(*mut CUcontext);
     cuCtxGetDevice(*mut CUdevice);
+    cuDeviceGetAttribute(*mut i32, i32, CUdevice);
     cuDeviceGetCount(*mut i32);
     cuDeviceGetName(*mut u8, i32, CUdevice);
     cuDeviceGetUuid(*mut CUuuid, CUdevice);
@@ -153,6 +154,15 @@ pub(super) fn instance_uuid(device: CUdevice) -> Option<CUuuid> {
 /// The card's UUID.
 pub(super) fn card_uuid(device: CUdevice) -> Option<CUuuid> {
     answer!(cuDeviceGetUuid, CUuuid { bytes: [0; 16] }, |out| (out, device))
+}
+
+/// Compute capability, as 90 for 9.0.
+pub(super) fn architecture(device: CUdevice) -> Option<u32> {
+    const MAJOR: i32 = 75;
+    const MINOR: i32 = 76;
+    let major = answer!(cuDeviceGetAttribute, 0i32, |out| (out, MAJOR, device))?;
+    let minor = answer!(cuDeviceGetAttribute, 0i32, |out| (out, MINOR, device))?;
+    u32::try_from(major.checked_mul(10)?.checked_add(minor)?).ok()
 }
 
 /// The product name.

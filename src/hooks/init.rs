@@ -1,8 +1,9 @@
 //! cuInit, and the driver's own look-up.
 
 use super::guard::{Before, around, start_quietly};
+use super::init_failure::init_failure;
 use super::table::{Id, hook};
-use super::{driver, lookup, refuse};
+use super::{driver, lookup};
 use crate::cuda::abi::*;
 use crate::cuda::error::{CUDA_ERROR_NOT_PERMITTED, CUDA_SUCCESS};
 use crate::process::Verdict;
@@ -24,8 +25,10 @@ hook! {
                 {
                     known.store(version, Ordering::Relaxed);
                 }
-                if code != CUDA_SUCCESS {
-                    refuse::init_failure(process, Id::cuInit.name(), code, None);
+                if code == CUDA_SUCCESS {
+                    crate::process::note_initialised();
+                } else {
+                    init_failure(process, Id::cuInit.name(), code, None);
                 }
                 code
             },

@@ -13,6 +13,7 @@ mod graph;
 mod guard;
 mod info;
 mod init;
+mod init_failure;
 mod linear;
 pub mod lookup;
 mod module;

@@ -11,7 +11,7 @@ use super::context_cost::{self, Coming};
 use super::devices::device_number;
 use super::driver;
 use super::guard::{Before, around, start_quietly};
-use super::refuse;
+use super::init_failure::init_failure;
 use super::table::{Id, hook, real as real_function};
 use crate::cuda::abi::*;
 use crate::cuda::error::{CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
@@ -157,7 +157,7 @@ unsafe extern "C" fn instead(context: *mut CUcontext, device: CUdevice) -> CUres
         || unsafe { original(context, device) },
         |process, expected, code| {
             if code != CUDA_SUCCESS {
-                refuse::init_failure(process, NAME, code, Some(device));
+                init_failure(process, NAME, code, Some(device));
             // SAFETY: null is checked, and the driver has written it when it succeeds.
             } else if let Some(context) = unsafe { context.as_ref() } {
                 made(process, *context, device, Origin::Primary);

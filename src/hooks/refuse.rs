@@ -4,18 +4,15 @@ use super::devices::{account, device_number, uuid_of};
 use super::driver;
 use super::table::Id;
 use crate::cuda::abi::{CUdevice, CUresult};
-use crate::cuda::error::{self, CUDA_ERROR_OUT_OF_MEMORY};
+use crate::cuda::error::CUDA_ERROR_OUT_OF_MEMORY;
 use crate::ledger::view::Holder;
 use crate::ledger::{Account, Denied, Reserved};
 use crate::policy::config::Level;
 use crate::policy::refusal;
 use crate::process::Process;
-use crate::record::layout::{Area, NoteHead};
-use crate::record::snapshot::NOTE_INIT_FAILURE;
 use crate::report::size::bytes as size;
 use crate::tracking::contexts::{Context, Origin};
 use serde_json::{Value, json};
-use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 /// The calling thread's context and its device.
@@ -112,32 +109,4 @@ fn holder(holder: &Holder) -> Value {
     json!({
         "pid": holder.who.map(|who| who.pid), "bytes": holder.bytes, "context_bytes": holder.context_bytes,
     })
-}
-
-/// Says once that CUDA or a context could not be started, and keeps it for the report.
-#[cold]
-pub(super) fn init_failure(process: &Process, api: &'static str, code: CUresult, device: Option<CUdevice>) {
-    if !process.first_failure(api, code, device.unwrap_or(-1)) {
-        return;
-    }
-    let depth = process.config.stack_depth.max(crate::policy::config::DEFAULT_STACK_DEPTH);
-    let stack: Vec<Value> = process
-        .stacks
-        .describe(&process.writer, depth)
-        .into_iter()
-        .map(|(module, offset)| json!({ "module": module, "offset": offset, "function": null, "file": null, "line": null }))
-        .collect();
-    let on_device = device.map(|d| format!(" on device {d}")).unwrap_or_default();
-    let fields = json!({
-        "api": api, "code": code, "name": error::name(code), "device": device, "stack": stack,
-        "message": format!("{api} failed{on_device}: {} ({code}).", error::name(code)),
-    });
-    if let Ok(text) = serde_json::to_vec(&fields) {
-        let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
-        note.extend_from_slice(&NOTE_INIT_FAILURE.to_ne_bytes());
-        note.extend_from_slice(&(text.len() as u32).to_ne_bytes());
-        note.extend_from_slice(&text);
-        process.writer.append(Area::Notes, &note, offset_of!(NoteHead, bytes));
-    }
-    process.events.emit(Level::Error, "init_failure", fields);
 }

@@ -213,7 +213,9 @@ fn check(file: &File, bytes: i64) -> Result<(), Unusable> {
         return Err(wrong("its numbers of slots and devices are not those of its version"));
     }
     let needed = bytes_in_use(file)?;
-    if needed > bytes as u64 {
+    // Asked after that: meanwhile others take lanes at its end.
+    let bytes = file.metadata()?.len();
+    if needed > bytes {
         return Err(Unusable::Wrong(format!("it was cut: {bytes} bytes are left of at least {needed}")));
     }
     Ok(())
@@ -403,6 +405,28 @@ mod tests {
         assert!(error.contains(&format!("at least {end}")), "{error}");
         file.set_len(end).unwrap();
         assert!(open(&dir.ledger(), true).is_ok());
+    }
+
+    /// Whoever looks while others take lanes at its end must not think that it was cut.
+    #[test]
+    fn what_grows_was_not_cut() {
+        let dir = Dir::new("grows");
+        create(&dir.ledger()).unwrap();
+        let file = File::options().write(true).open(dir.ledger()).unwrap();
+        let file: OwnedFd = file.into();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let slots = File::from(file.try_clone().unwrap());
+                for slot in 0..layout::SLOTS as u16 {
+                    reserve_blocks(&file, lanes_at(0, slot), size_of::<Lanes>() as u64).unwrap();
+                    let at = SLOTS_AT + usize::from(slot) * size_of::<Slot>() + std::mem::offset_of!(Slot, devices);
+                    slots.write_all_at(&1u64.to_le_bytes(), at as u64).unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                open(&dir.ledger(), true).unwrap();
+            }
+        });
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
-pub use start::{Verdict, start};
+pub use start::{Verdict, note_initialised, start};
 
 /// The books and settings of this process. Made once, never freed.
 pub struct Process {
@@ -56,6 +56,7 @@ pub struct Process {
     pid: u32,
     alive: alive::Alive,
     started_coarse_ns: u64,
+    forked_from: Option<u32>,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -129,6 +130,11 @@ impl Process {
     #[inline]
     pub fn age_ns(&self) -> u64 {
         coarse_ns().saturating_sub(self.started_coarse_ns)
+    }
+
+    /// The process that had initialised CUDA before this one was forked from it.
+    pub fn forked_from(&self) -> Option<u32> {
+        self.forked_from
     }
 
     /// As it was when the books were opened.

@@ -14,7 +14,7 @@ use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What the shim does in this process.
@@ -36,6 +36,15 @@ const STARTING: u64 = 1;
 const ON: u64 = 2;
 const OFF: u64 = 3;
 const REFUSED: u64 = 4;
+
+/// The process in which cuInit succeeded. A child has it from its parent, until it begins books of its own.
+static INITIALISED: AtomicU32 = AtomicU32::new(0);
+
+/// cuInit has succeeded in this process.
+pub fn note_initialised() {
+    // Relaxed: read in a forked child, which begins with all of it.
+    INITIALISED.store(std::process::id(), Ordering::Relaxed);
+}
 
 /// How long a second thread waits for the first, which makes two files and nothing else. One that has not come back
 /// by then may be a thread that a fork left in the parent.
@@ -248,6 +257,7 @@ fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'s
         pid: std::process::id(),
         alive: Alive::new(),
         started_coarse_ns: coarse_ns(),
+        forked_from: Some(INITIALISED.swap(0, Ordering::Relaxed)).filter(|pid| *pid != 0),
     }));
     // Release pairs with the Acquire in `current`.
     CURRENT.store(process, Ordering::Release);

@@ -5,7 +5,11 @@ use core::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A loaded library, never closed again.
+#[derive(Clone, Copy)]
 pub(in crate::hooks) struct Library(&'static elf::LinkMap);
+
+// SAFETY: the loader's entry of a library that stays loaded; only what never changes in it is read.
+unsafe impl Send for Library {}
 
 impl Library {
     /// libnvidia-ml.so.1, if it is loaded or, with `load`, can be.
@@ -34,13 +38,7 @@ impl Library {
     }
 
     /// An exported function.
-    ///
-    /// # Safety
-    /// `F` must be the function pointer type of that function.
-    pub(in crate::hooks) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = elf::function_of(self.0, name)? as *mut c_void;
-        // SAFETY: F is a function pointer of the same size, by the assertion and the caller's promise.
-        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    pub(in crate::hooks) fn address(&self, name: &CStr) -> Option<*const c_void> {
+        elf::function_of(self.0, name).map(|address| address as *const c_void)
     }
 }

@@ -1,0 +1,100 @@
+//! CUDA, a context or a module could not be had: said once for each kind, with the reason.
+
+use super::nvml_ask;
+use crate::cuda::abi::{CUdevice, CUresult};
+use crate::cuda::error;
+use crate::diagnose::image::Image;
+use crate::diagnose::machine::{Machine, Place};
+use crate::diagnose::{Case, Cause, Failure, Known, explain};
+use crate::policy::config::{DEFAULT_STACK_DEPTH, Level};
+use crate::process::Process;
+use crate::record::layout::{Area, NoteHead};
+use crate::record::snapshot::NOTE_INIT_FAILURE;
+use serde_json::{Value, json};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+/// Notes that a call failed with `code`. The call that fails first pays for the look around; the same failure of the
+/// same call on the same device is not looked at again.
+#[cold]
+pub(super) fn init_failure(process: &Process, api: &'static str, code: CUresult, device: Option<CUdevice>) {
+    report(process, api, code, device, None, None);
+}
+
+/// The same for a module that does not fit. `architecture`: of the device, as 90.
+#[cold]
+pub(super) fn module_failure(
+    process: &Process,
+    api: &'static str,
+    code: CUresult,
+    device: Option<CUdevice>,
+    image: Option<Image>,
+    architecture: Option<u32>,
+) {
+    report(process, api, code, device, image, architecture);
+}
+
+fn report(
+    process: &Process,
+    api: &'static str,
+    code: CUresult,
+    device: Option<CUdevice>,
+    image: Option<Image>,
+    architecture: Option<u32>,
+) {
+    if !process.first_failure(api, code, device.unwrap_or(-1)) {
+        return;
+    }
+    let stack = stack(process);
+    let mut machine = Machine::look(&Place::here(), &|name| std::env::var_os(name));
+    machine.forked_from = process.forked_from();
+    let chain = nvml_ask::failure_chain(device.and_then(|device| u32::try_from(device).ok()));
+    let known = known(process, image, architecture);
+    let failure = Failure { api: api.to_owned(), code, device };
+    let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: Some(&chain) });
+    let fields = json!({
+        "api": api, "code": code, "name": error::name(code), "device": device, "stack": stack,
+        "nvml_chain": chain.calls, "app_nvml_calls": [], "causes": causes,
+        "message": message(api, code, device, &causes),
+    });
+    keep(process, &fields);
+    process.events.emit(Level::Error, "init_failure", fields);
+}
+
+fn stack(process: &Process) -> Vec<Value> {
+    let depth = process.config.stack_depth.max(DEFAULT_STACK_DEPTH);
+    let frame = |(module, offset)| json!({ "module": module, "offset": offset, "function": null, "file": null, "line": null });
+    process.stacks.describe(&process.writer, depth).into_iter().map(frame).collect()
+}
+
+fn known(process: &Process, image: Option<Image>, architecture: Option<u32>) -> Known {
+    let header = process.writer.header();
+    let driver_version = header.driver_version.load(Ordering::Relaxed);
+    let runtimes = header.runtime_versions.iter().map(|version| version.load(Ordering::Acquire));
+    Known {
+        driver_version: Some(driver_version).filter(|version| *version != 0).or_else(super::driver::version),
+        runtimes: runtimes.take_while(|version| *version != 0).collect(),
+        image,
+        architecture,
+    }
+}
+
+fn message(api: &str, code: CUresult, device: Option<CUdevice>, causes: &[Cause]) -> String {
+    let on_device = device.map(|device| format!(" on device {device}")).unwrap_or_default();
+    let failed = format!("{api} failed{on_device}: {} ({code}).", error::name(code));
+    match causes.first() {
+        Some(cause) => format!("{failed} Most likely {}: {}. {}", cause.id, cause.evidence, cause.action),
+        None => failed,
+    }
+}
+
+/// For the report.
+fn keep(process: &Process, fields: &Value) {
+    if let Ok(text) = serde_json::to_vec(fields) {
+        let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
+        note.extend_from_slice(&NOTE_INIT_FAILURE.to_ne_bytes());
+        note.extend_from_slice(&(text.len() as u32).to_ne_bytes());
+        note.extend_from_slice(&text);
+        process.writer.append(Area::Notes, &note, offset_of!(NoteHead, bytes));
+    }
+}
