@@ -412,18 +412,21 @@ mod tests {
     fn what_grows_was_not_cut() {
         let dir = Dir::new("grows");
         create(&dir.ledger()).unwrap();
-        let file = File::options().write(true).open(dir.ledger()).unwrap();
+        let file = File::options().read(true).write(true).open(dir.ledger()).unwrap();
         let file: OwnedFd = file.into();
+        let map = map(&file).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let slots = File::from(file.try_clone().unwrap());
-                for slot in 0..layout::SLOTS as u16 {
-                    reserve_blocks(&file, lanes_at(0, slot), size_of::<Lanes>() as u64).unwrap();
-                    let at = SLOTS_AT + usize::from(slot) * size_of::<Slot>() + std::mem::offset_of!(Slot, devices);
-                    slots.write_all_at(&1u64.to_le_bytes(), at as u64).unwrap();
+                for (device, slot) in
+                    (0..16).flat_map(|device| (0..layout::SLOTS as u16).map(move |slot| (device, slot)))
+                {
+                    reserve_blocks(&file, lanes_at(device, slot), size_of::<Lanes>() as u64).unwrap();
+                    map.slot(slot).unwrap().devices.fetch_or(1 << device, Ordering::Release);
                 }
+                done.store(true, Ordering::Release);
             });
-            for _ in 0..2000 {
+            while !done.load(Ordering::Acquire) {
                 open(&dir.ledger(), true).unwrap();
             }
         });
