@@ -6,7 +6,12 @@
 mod bundle;
 mod demo;
 mod error;
+mod limit;
 mod load;
+mod nvml;
+mod processes;
+mod ps;
+mod records;
 mod report;
 mod run;
 mod terminal;
@@ -29,13 +34,17 @@ const FIRST_STEPS: &str = "\
 First steps:
   cuwarden demo                               see what it does; needs no GPU
   cuwarden run -- python train.py             run a program, hear of its leaks
-  cuwarden run --memory-limit 4GiB -- ./app   the same with a quota";
+  cuwarden run --memory-limit 4GiB -- ./app   the same with a quota
+  cuwarden ps                                 see who holds what
+  cuwarden limit 8GiB                         change the quota of all that run";
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
     Demo(demo::Arguments),
     Report(report::Arguments),
+    Ps(ps::Arguments),
+    Limit(limit::Arguments),
 }
 
 /// Runs the command that the process's arguments name.
@@ -52,6 +61,8 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::main(arguments),
         Command::Demo(arguments) => demo::main(arguments),
         Command::Report(arguments) => report::main(arguments),
+        Command::Ps(arguments) => ps::main(arguments),
+        Command::Limit(arguments) => limit::main(arguments),
     };
     done.unwrap_or_else(|failure: Failure| {
         if !failure.message.is_empty() {

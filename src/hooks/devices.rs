@@ -56,8 +56,8 @@ fn enter(process: &Process, number: u8) -> Option<()> {
     entry.total_bytes.store(total, Ordering::Relaxed);
     let told = process.config.limits.of(u32::from(number), &uuid);
     let key = DeviceKey {
-        // Drivers before 9.2 have none: then the place in the list must do.
-        uuid: identity.map_or_else(|| pseudo_uuid(number), |uuid| uuid.bytes),
+        // Drivers before 9.2 have none.
+        uuid: identity.map_or_else(|| crate::report::uuid::of_place(number), |uuid| uuid.bytes),
         is_mig,
         model: model(&name),
         total_bytes: total,
@@ -83,12 +83,6 @@ fn identify(ordinal: CUdevice) -> (Option<CUuuid>, bool) {
         Some(instance) => (Some(instance), card.is_some_and(|card| card != instance)),
         None => (card, false),
     }
-}
-
-fn pseudo_uuid(number: u8) -> [u8; 16] {
-    let mut uuid = *b"no uuid, number ";
-    uuid[15] = number;
-    uuid
 }
 
 /// `GPU-` or `MIG-` and the UUID as NVML prints it.

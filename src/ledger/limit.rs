@@ -40,9 +40,9 @@ impl Limit {
         }
     }
 
-    /// The word that says it.
+    /// The word that says it. What it has no room for is more than any device has.
     pub fn word(self) -> u64 {
-        let bytes = self.bytes() & !(SET | OPERATORS);
+        let bytes = self.bytes().min(!(SET | OPERATORS));
         match self {
             Limit::Unset => 0,
             Limit::Told(_) => SET | bytes,
@@ -145,5 +145,7 @@ mod tests {
             let limit = Limit::of(word);
             assert_eq!(Limit::of(limit.word()), limit);
         }
+        let most = Limit::Operators(1 << 62).word();
+        assert_eq!(Limit::of(most), Limit::Operators((1 << 62) - 1), "a huge one is not none");
     }
 }

@@ -35,7 +35,7 @@ pub struct DeviceKey {
     pub is_mig: bool,
     /// The product, see [`model`].
     pub model: u32,
-    /// Memory, in bytes.
+    /// Memory, in bytes; 0 = not known.
     pub total_bytes: u64,
 }
 
@@ -101,21 +101,33 @@ impl Ledger {
     /// Sets the operator's limit of a device, in bytes, 0 = none; `None` hands it back to what processes are told.
     pub fn set_limit(&self, key: &DeviceKey, bytes: Option<u64>) -> Result<(), Unusable> {
         let index = entry_of(self.map, key).ok_or(Unusable::Full)?;
-        self.set_limit_at(index, bytes)
+        self.set_limit_at(index, bytes.map_or(Limit::Unset, Limit::Operators))
     }
 
     /// As [`Ledger::set_limit`], for all devices, and for those that nobody has used yet.
     pub fn set_limit_of_all(&self, bytes: Option<u64>) -> Result<(), Unusable> {
-        let word = bytes.map_or(0, |bytes| Limit::Operators(bytes).word());
-        self.map.header().default_limit.store(word, Ordering::Release);
-        self.map.devices().try_for_each(|(index, _)| self.set_limit_at(index, bytes))
+        self.set_default_limit(bytes);
+        let limit = bytes.map_or(Limit::Unset, Limit::Operators);
+        self.map.devices().try_for_each(|(index, _)| self.set_limit_at(index, limit))
     }
 
-    fn set_limit_at(&self, index: usize, bytes: Option<u64>) -> Result<(), Unusable> {
+    /// The operator's limit of devices that nobody has used yet, in bytes, 0 = none; `None`: there is none.
+    pub fn set_default_limit(&self, bytes: Option<u64>) {
+        let word = bytes.map_or(0, |bytes| Limit::Operators(bytes).word());
+        self.map.header().default_limit.store(word, Ordering::Release);
+    }
+
+    /// Takes the operator's limit of a device back. `told`: what its processes were told, in bytes, 0 = nothing: that
+    /// holds again.
+    pub fn forget_limit(&self, key: &DeviceKey, told: u64) -> Result<(), Unusable> {
+        let index = entry_of(self.map, key).ok_or(Unusable::Full)?;
+        self.set_limit_at(index, if told == 0 { Limit::Unset } else { Limit::Told(told) })
+    }
+
+    fn set_limit_at(&self, index: usize, limit: Limit) -> Result<(), Unusable> {
         let entered = self.lanes_on(index)?;
-        let word = bytes.map_or(Limit::Unset, Limit::Operators).word();
         // Release pairs with the Acquire in `limit::of`.
-        entered.device.limit.store(word, Ordering::Release);
+        entered.device.limit.store(limit.word(), Ordering::Release);
         entered.touch();
         Ok(())
     }
@@ -273,10 +285,15 @@ fn entry_of(map: Map, key: &DeviceKey) -> Option<usize> {
             };
         }
         if found == wanted {
-            // Relaxed, and by whoever comes: all write the same.
-            device.is_mig.store(key.is_mig.into(), Ordering::Relaxed);
-            device.model.store(key.model, Ordering::Relaxed);
-            device.total_bytes.store(key.total_bytes, Ordering::Relaxed);
+            // Relaxed, and by whoever comes: all write the same, but for an operator, who knows no more than the UUID.
+            let is_known = key.total_bytes != 0;
+            if is_known || key.is_mig {
+                device.is_mig.store(key.is_mig.into(), Ordering::Relaxed);
+            }
+            if is_known {
+                device.model.store(key.model, Ordering::Relaxed);
+                device.total_bytes.store(key.total_bytes, Ordering::Relaxed);
+            }
             return Some(index);
         }
     }

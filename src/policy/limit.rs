@@ -67,6 +67,11 @@ impl Limits {
         Ok(())
     }
 
+    /// What was said of which devices, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (&Selector, u64)> {
+        self.entries.iter().map(|(selector, bytes)| (selector, *bytes))
+    }
+
     /// True when no entry limits anything.
     pub fn is_unlimited(&self) -> bool {
         self.entries.iter().all(|(_, bytes)| *bytes == 0)

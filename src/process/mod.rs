@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
-pub use start::{Verdict, note_initialised, start};
+pub use start::{Verdict, default_directory, note_initialised, start};
 
 /// The books and settings of this process. Made once, never freed.
 pub struct Process {

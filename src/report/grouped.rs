@@ -190,7 +190,7 @@ fn used_modules(snapshot: &Snapshot) -> Vec<Module> {
 }
 
 /// `arm=A,cuda=12.4` as a map; what has no `=` becomes a key without a value.
-fn labels(text: &str) -> BTreeMap<String, String> {
+pub fn labels(text: &str) -> BTreeMap<String, String> {
     text.split(',')
         .map(str::trim)
         .filter(|pair| !pair.is_empty())

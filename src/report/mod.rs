@@ -13,4 +13,5 @@ pub mod text;
 pub mod time;
 pub mod uuid;
 
+pub use grouped::labels;
 pub use model::{Report, Termination};

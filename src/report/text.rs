@@ -5,14 +5,13 @@ mod many;
 mod style;
 
 pub use many::many;
-pub use style::{Style, bytes, clean, plural};
+pub use style::{Style, Tone, bytes, clean, plural};
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use super::model::{Device, Frame, Leak, LeakClass, Report, Termination};
-use style::Tone;
 
 /// Call stacks shown in full.
 const TOP_STACKS: usize = 10;
