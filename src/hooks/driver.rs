@@ -63,14 +63,17 @@ questions! {
     cuGraphMemAllocNodeGetParams(CUgraphNode, *mut CUDA_MEM_ALLOC_NODE_PARAMS);
 }
 
+#[inline(always)]
 fn address(question: Question) -> Option<*mut c_void> {
-    let slot = QUESTION_ADDRESSES.get(question as usize)?;
     // Relaxed: the address of code that was there before.
-    let mut address = slot.load(Ordering::Relaxed);
-    if address.is_null() {
-        address = super::lookup::driver_symbol(QUESTION_NAMES.get(question as usize)?);
-        slot.store(address, Ordering::Relaxed);
-    }
+    let address = QUESTION_ADDRESSES.get(question as usize)?.load(Ordering::Relaxed);
+    if address.is_null() { find(question) } else { Some(address) }
+}
+
+#[cold]
+fn find(question: Question) -> Option<*mut c_void> {
+    let address = super::lookup::driver_symbol(QUESTION_NAMES.get(question as usize)?);
+    QUESTION_ADDRESSES.get(question as usize)?.store(address, Ordering::Relaxed);
     (!address.is_null()).then_some(address)
 }
 
@@ -93,7 +96,7 @@ pub(super) fn version() -> Option<u32> {
 }
 
 /// The calling thread's context, if it has one.
-#[inline]
+#[inline(always)]
 pub(super) fn current_context() -> Option<usize> {
     let context = answer!(cuCtxGetCurrent, std::ptr::null_mut(), |out| (out))?;
     (!context.is_null()).then_some(context as usize)

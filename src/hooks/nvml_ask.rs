@@ -8,7 +8,6 @@ use crate::diagnose::chain::{self, Call, Chain};
 use crate::diagnose::nvml::{LIBRARY_NOT_FOUND, Nvml, code_name};
 use crate::event::cancel::Undisturbed;
 use core::ffi::CStr;
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ pub(super) fn failure_chain(wanted: Option<u32>) -> Chain {
     // Here, not there: the loader's lock may be held by this thread, in a library's constructor.
     let Some(library) = Library::nvml(true) else { return no_library() };
     let known = Arc::new(Mutex::new(Chain::default()));
-    let (done, answer) = mpsc::channel();
+    let (done, answer) = crossbeam_channel::bounded(1);
     let progress = Arc::clone(&known);
     let ask = move || {
         let find = |name: &CStr| library.address(name);

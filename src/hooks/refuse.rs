@@ -16,18 +16,23 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
 /// The calling thread's context and its device.
-#[inline]
+#[inline(always)]
 pub(super) fn current(process: &Process) -> Option<(usize, u8)> {
     let handle = driver::current_context()?;
     Some((handle, context_device(process, handle)?))
 }
 
 /// The device of a context, which must be the current one if it is not known.
-#[inline]
+#[inline(always)]
 pub(super) fn context_device(process: &Process, handle: usize) -> Option<u8> {
-    if let Some(context) = process.contexts.find(handle) {
-        return Some(context.device);
+    match process.contexts.find(handle) {
+        Some(context) => Some(context.device),
+        None => learn_device(process, handle),
     }
+}
+
+#[cold]
+fn learn_device(process: &Process, handle: usize) -> Option<u8> {
     let device = device_number(driver::current_device()?)?;
     process.contexts.add(handle, Context { device, origin: Origin::Primary });
     process.events.allow_thread();

@@ -219,6 +219,7 @@ impl Inner {
         known
     }
 
+    #[inline(always)]
     fn empty_record(&mut self, writer: &Writer) -> Option<u32> {
         if let Some(index) = self.empty.pop() {
             return Some(index);
