@@ -108,6 +108,13 @@ pub fn tell(word: &AtomicU64, told: u64, mut is_first: impl FnMut() -> bool) -> 
     }
 }
 
+/// What [`tell`] would leave as the limit, in bytes, for a process that does not take part yet.
+pub fn if_told(limit: Limit, told: u64, is_first: bool) -> u64 {
+    let word = AtomicU64::new(limit.word());
+    tell(&word, told, || is_first);
+    Limit::of(word.into_inner()).bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +133,17 @@ mod tests {
         assert_eq!(told(7), (Outcome::Overruled(20), false));
         assert_eq!(told(20), (Outcome::Agreed, false));
         assert_eq!(Limit::of(word.load(Ordering::Relaxed)), Limit::Operators(20));
+    }
+
+    #[test]
+    fn what_a_process_would_be_held_to() {
+        assert_eq!(if_told(Limit::Unset, 0, true), 0);
+        assert_eq!(if_told(Limit::Unset, 8, true), 8);
+        assert_eq!(if_told(Limit::Told(8), 9, false), 8);
+        assert_eq!(if_told(Limit::Told(8), 0, false), 8);
+        assert_eq!(if_told(Limit::Told(8), 9, true), 9);
+        assert_eq!(if_told(Limit::Operators(20), 9, true), 20);
+        assert_eq!(if_told(Limit::Operators(0), 9, true), 0, "the operator lifted it");
     }
 
     #[test]

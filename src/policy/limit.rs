@@ -77,6 +77,15 @@ impl Limits {
         self.entries.iter().all(|(_, bytes)| *bytes == 0)
     }
 
+    /// As [`Limits::of`] where the CUDA ordinal does not matter; `None` where it does.
+    pub fn of_uuid(&self, uuid: &str) -> Option<u64> {
+        let names_it = |s: &Selector| matches!(s, Selector::Uuid(named) if same_uuid(named, uuid));
+        let by_ordinal = |s: &Selector| matches!(s, Selector::Ordinal(_));
+        let selectors = || self.entries.iter().map(|(selector, _)| selector);
+        let matters = !selectors().any(names_it) && selectors().any(by_ordinal);
+        (!matters).then(|| self.of(u32::MAX, uuid))
+    }
+
     /// The limit of one device in bytes, 0 = none. The UUID wins over the ordinal, both over `*`.
     pub fn of(&self, ordinal: u32, uuid: &str) -> u64 {
         let find = |wanted: &dyn Fn(&Selector) -> bool| {
@@ -236,6 +245,10 @@ mod tests {
             0,
             "a device that no entry names is unlimited"
         );
+        assert_eq!(limits.of_uuid("GPU-AB"), Some(8 << 30));
+        assert_eq!(limits.of_uuid("GPU-xx"), None, "an ordinal is needed");
+        assert_eq!(Limits::parse("GPU-ab=8g,*=2g").unwrap().of_uuid("GPU-xx"), Some(2 << 30));
+        assert_eq!(Limits::parse("4294967295=1g,*=2g").unwrap().of_uuid("GPU-xx"), None);
         assert!(Limits::parse("0").unwrap().is_unlimited());
         assert!(Limits::parse("0=0,1=0").unwrap().is_unlimited());
         assert!(!limits.is_unlimited());

@@ -2,6 +2,8 @@
 
 pub mod config;
 pub mod limit;
+pub mod listed;
+pub mod ordinal;
 pub mod quota;
 pub mod refusal;
 pub mod sizes;
