@@ -5,7 +5,7 @@
 mod exit;
 mod loader;
 
-/// The driver's functions, exported for programs that are linked with libcuda. They carry a version that is not
+/// The functions of the driver and of NVML, exported for programs that are linked with these libraries. They carry a version that is not
 /// the default one of the first node in `exports.map`: a direct reference binds to it, a look-up by name never
 /// sees it, so that dlsym answers as if we were not there.
 macro_rules! entries {
@@ -27,4 +27,4 @@ macro_rules! entries {
         );
     )*};
 }
-cuwarden_core::for_each_driver_hook!(entries);
+cuwarden_core::for_each_hook!(entries);

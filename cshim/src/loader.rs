@@ -2,7 +2,7 @@
 //!
 //! The loader decides RTLD_NEXT and RTLD_DEFAULT by the return address, so ours must not be on the stack when
 //! the real function runs: it is jumped to, with the caller's registers as they were. Names that cannot be
-//! ours cost two compares.
+//! ours cost three compares.
 
 use core::ffi::{c_char, c_void};
 use cuwarden_core::hooks::lookup::{
@@ -31,6 +31,12 @@ macro_rules! trampoline {
                 "je 3f",
                 "jmp 4f",
                 "2:",
+                "cmp al, 110", // 'n', "nv…": NVML
+                "jne 7f",
+                "cmp byte ptr [rsi + 1], 118", // 'v'
+                "je 3f",
+                "jmp 4f",
+                "7:",
                 "cmp al, 100", // 'd', "dl…": dlsym and dlvsym themselves
                 "jne 4f",
                 "cmp byte ptr [rsi + 1], 108", // 'l'

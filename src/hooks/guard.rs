@@ -7,6 +7,7 @@
 //! ```
 
 use crate::cuda::abi::CUresult;
+use crate::event::cancel::NoCancel;
 use crate::process::{self, Process, Verdict};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,6 +152,41 @@ fn was_jumped_out_of(inside: u64, here: u64) -> bool {
 
 impl Drop for Inside {
     #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the thread's own words.
+        unsafe { (*cuwarden_arch::thread_words()).inside = 0 };
+    }
+}
+
+/// This thread is inside the shim in a call that only looks: nothing is started for it, and there may be no books.
+pub(super) struct Looking(());
+
+impl Looking {
+    /// `None`: the call is to be handed through.
+    pub(super) fn enter() -> Option<Looking> {
+        let words = cuwarden_arch::thread_words();
+        let here = cuwarden_arch::stack_pointer();
+        // SAFETY: the thread's own words; nothing else refers to them now.
+        let inside = unsafe { (*words).inside };
+        if inside != 0 && !was_jumped_out_of(inside, here) {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { (*words).inside = here };
+        Some(Looking(()))
+    }
+
+    /// Our own half of the call: not cancelled, errno kept, a panic ends here.
+    pub(super) fn quietly(&self, work: impl FnOnce()) {
+        quietly(|| {
+            silence_panics();
+            let _no_cancel = NoCancel::new();
+            work();
+        });
+    }
+}
+
+impl Drop for Looking {
     fn drop(&mut self) {
         // SAFETY: the thread's own words.
         unsafe { (*cuwarden_arch::thread_words()).inside = 0 };

@@ -2,6 +2,7 @@
 
 use super::guard::{Before, around, start_quietly};
 use super::init_failure::init_failure;
+use super::lookup::Owner;
 use super::table::{Id, hook};
 use super::{driver, lookup};
 use crate::cuda::abi::*;
@@ -52,7 +53,7 @@ fn look_up(pfn: *mut *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
     if code == CUDA_SUCCESS && !pfn.is_null() {
         // SAFETY: not null, and written by the driver, which succeeded.
         let answer = unsafe { *pfn };
-        if let Some(hook) = lookup::hook_of(answer) {
+        if let Some(hook) = lookup::hook_of(answer, Owner::Driver) {
             // SAFETY: as above.
             unsafe { *pfn = hook };
         }

@@ -1,4 +1,4 @@
-//! The functions that stand in the place of the driver's: FFI only.
+//! The functions that stand in the place of the driver's and of NVML's: FFI only.
 //!
 //! Each is one row of [`table`]. A hook decides nothing by itself: it turns arguments into a request, asks
 //! `policy`, `ledger` and `tracking`, and calls the real function exactly once ([`guard`]).
@@ -17,6 +17,7 @@ mod init_failure;
 mod linear;
 pub mod lookup;
 mod module;
+mod nvml;
 mod nvml_ask;
 mod pool;
 mod private_table;
@@ -25,4 +26,5 @@ mod synchronize;
 pub mod table;
 mod vmm;
 
+pub use lookup::Owner;
 pub use table::names;

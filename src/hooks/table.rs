@@ -1,7 +1,9 @@
-//! One row for each hooked function of the driver: its exported name and the function that stands for it.
+//! One row for each hooked function of the driver and of NVML: its exported name and the function that stands for it.
 //!
 //! The exported names of the shim, the look-ups by name and the look-ups by address all come from this list.
 
+use super::lookup::Owner;
+use super::nvml::{memory as nvml_memory, processes as nvml_processes};
 use super::{array, context, graph, info, init, linear, module, pool, private_table, synchronize, vmm};
 use crate::cuda::abi::CUresult;
 use core::ffi::{CStr, c_void};
@@ -9,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Calls a macro with all rows: `name => module`.
 #[macro_export]
-macro_rules! for_each_driver_hook {
+macro_rules! for_each_hook {
     ($then:ident) => {
         $then! {
             cuInit => init,
@@ -103,14 +105,30 @@ macro_rules! for_each_driver_hook {
             cuMemGetInfo_v2 => info,
             cuDeviceTotalMem => info,
             cuDeviceTotalMem_v2 => info,
+
+            nvmlDeviceGetMemoryInfo => nvml_memory,
+            nvmlDeviceGetMemoryInfo_v2 => nvml_memory,
+            nvmlDeviceGetConfComputeProtectedMemoryUsage => nvml_memory,
+            nvmlDeviceGetComputeRunningProcesses => nvml_processes,
+            nvmlDeviceGetComputeRunningProcesses_v2 => nvml_processes,
+            nvmlDeviceGetComputeRunningProcesses_v3 => nvml_processes,
+            nvmlDeviceGetGraphicsRunningProcesses => nvml_processes,
+            nvmlDeviceGetGraphicsRunningProcesses_v2 => nvml_processes,
+            nvmlDeviceGetGraphicsRunningProcesses_v3 => nvml_processes,
+            nvmlDeviceGetMPSComputeRunningProcesses => nvml_processes,
+            nvmlDeviceGetMPSComputeRunningProcesses_v2 => nvml_processes,
+            nvmlDeviceGetMPSComputeRunningProcesses_v3 => nvml_processes,
+            nvmlDeviceGetRunningProcessDetailList => nvml_processes,
         }
     };
 }
 
 /// One hooked function.
 pub struct Row {
-    /// The driver's exported name.
+    /// The exported name.
     pub name: &'static CStr,
+    /// Whose function it is.
+    pub owner: Owner,
     /// What stands in its place.
     pub hook: *const c_void,
 }
@@ -126,14 +144,18 @@ macro_rules! rows {
         #[repr(usize)]
         pub enum Id { $($name),* }
 
-        /// The hooks under the driver's names, for the symbols that `cshim` exports.
+        /// The hooks under the exported names, for the symbols that `cshim` exports.
         pub mod entry {
             $(pub use super::$module::$name;)*
         }
 
         /// All rows, in the order of [`Id`].
         pub static ROWS: &[Row] = &[
-            $(Row { name: c_name(concat!(stringify!($name), "\0")), hook: $module::$name as *const c_void }),*
+            $(Row {
+                name: c_name(concat!(stringify!($name), "\0")),
+                owner: Owner::of(stringify!($name)),
+                hook: $module::$name as *const c_void,
+            }),*
         ];
 
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
@@ -145,7 +167,7 @@ macro_rules! rows {
         pub const COUNT: usize = NAMES.len();
     };
 }
-for_each_driver_hook!(rows);
+for_each_hook!(rows);
 
 const fn c_name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
@@ -154,9 +176,9 @@ const fn c_name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// The exported names of all hooked functions, each ABI variant for itself.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    NAMES.iter().copied()
+/// The exported names of all hooked functions of a library, each ABI variant for itself.
+pub fn names(owner: Owner) -> impl Iterator<Item = &'static str> {
+    NAMES.iter().copied().filter(move |name| Owner::of(name) == owner)
 }
 
 impl Id {
@@ -171,10 +193,10 @@ impl Id {
     }
 }
 
-/// Where the driver's own functions are, by row; null until they are looked up.
+/// Where the libraries' own functions are, by row; null until they are looked up.
 static REAL: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// The driver's function of a row, if the driver has it.
+/// The library's own function of a row, if it has one.
 ///
 /// # Safety
 /// `F` must be the function pointer type of that function.
@@ -193,7 +215,7 @@ pub(super) unsafe fn real<F: Copy>(id: Id) -> Option<F> {
     Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
 }
 
-/// Notes where the driver's function of a row is. The first address stays.
+/// Notes where the library's function of a row is. The first address stays.
 pub(super) fn set_real(row: usize, address: *mut c_void) -> *mut c_void {
     let Some(slot) = REAL.get(row) else { return std::ptr::null_mut() };
     match slot.compare_exchange(std::ptr::null_mut(), address, Ordering::Relaxed, Ordering::Relaxed) {
@@ -235,17 +257,20 @@ mod tests {
 
     #[test]
     fn rows_and_names_agree() {
-        for (row, name) in ROWS.iter().zip(names()) {
+        for (row, name) in ROWS.iter().zip(names(Owner::Driver).chain(names(Owner::Nvml))) {
             assert_eq!(row.name.to_str(), Ok(name));
             assert!(!row.hook.is_null());
         }
         assert_eq!(Id::cuInit.name(), "cuInit");
-        assert_eq!(Id::cuDeviceTotalMem_v2 as usize, COUNT - 1);
+        assert_eq!(names(Owner::Driver).count() + names(Owner::Nvml).count(), COUNT);
+        assert_eq!(Id::nvmlDeviceGetRunningProcessDetailList as usize, COUNT - 1);
     }
 
     #[test]
     fn every_api_that_records_is_named_in_the_file_format() {
-        for name in names().filter(|n| n.contains("Alloc") && !n.contains("Node") && !n.contains("Retain")) {
+        for name in names(Owner::Driver)
+            .filter(|n| n.contains("Alloc") && !n.contains("Node") && !n.contains("Retain"))
+        {
             assert!(crate::record::api::number(name) != 0, "{name}");
         }
     }

@@ -137,6 +137,11 @@ impl Ledger {
         &self.path
     }
 
+    /// Which file it is: device and inode.
+    pub(super) fn id(&self) -> (u64, u64) {
+        self.id
+    }
+
     /// For those who look at all of it.
     pub fn map(&self) -> Map {
         self.map

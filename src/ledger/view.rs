@@ -5,6 +5,7 @@ use super::layout::{Device, Lanes};
 use super::limit::Limit;
 use super::liveness::{Judge, Who};
 use super::protocol;
+use super::slots::Ledger;
 use crate::event::cancel::Undisturbed;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -67,6 +68,17 @@ impl View {
         let Some(opened) = file::open(&path, false)? else { return Ok(None) };
         let map = file::map_to_read(&opened.file)?;
         Ok(Some(View { map, path, id: opened.id }))
+    }
+
+    /// Of a ledger that this process takes part in.
+    pub fn of(ledger: &Ledger) -> View {
+        View { map: ledger.map(), path: ledger.path().to_owned(), id: ledger.id() }
+    }
+
+    /// The operator's limit of devices that nobody has used yet.
+    pub fn default_limit(&self) -> Limit {
+        // Acquire pairs with the Release of whoever set it.
+        Limit::of(self.map.header().default_limit.load(Ordering::Acquire))
     }
 
     /// False once another file lies in its place.

@@ -4,6 +4,7 @@
 //! afresh: its parent's allocations are its parent's.
 
 mod alive;
+pub mod observer;
 mod report;
 mod start;
 

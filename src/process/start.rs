@@ -193,7 +193,7 @@ fn prepare(directory: &Path, config: &Config) -> io::Result<()> {
 }
 
 /// The default place is in a folder that everybody may write to.
-fn check_owner(directory: &Path) -> io::Result<()> {
+pub(super) fn check_owner(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let status = std::fs::symlink_metadata(directory)?;
     // SAFETY: no arguments, cannot fail.

@@ -16,7 +16,7 @@ macro_rules! entries {
         );
     )*};
 }
-cuwarden::for_each_driver_hook!(entries);
+cuwarden::for_each_hook!(entries);
 
 /// As the shim does when its process ends: once with the destructors, and once after them.
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Look-ups by name (dlsym, dlvsym) and by address.
 //!
 //! Substitution is by identity: whoever asks gets the real answer first, and where that is the address of a
-//! driver function that has a row, the row's hook. A name alone decides nothing.
+//! function of the driver or of NVML that has a row, the row's hook. A name alone decides nothing.
 //!
 //! Nothing here allocates, locks or starts anything, and a name that is not a row's costs a hash.
 
@@ -11,28 +11,24 @@ mod names;
 
 use super::table::{COUNT, Id, ROWS, set_real};
 use core::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 pub use elf::{REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym};
 pub(super) use library::Library;
+pub use library::Owner;
 
-/// The driver as programs name it.
-const DRIVER: &CStr = c"libcuda.so.1";
-
-/// The driver's library once it is loaded. Kept open: hooks hold addresses in it.
-static DRIVER_LIBRARY: AtomicPtr<elf::LinkMap> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Address of a driver function → its row, open addressing; filled once, in any order, by whoever comes first.
+/// Address of a library's function → its row, open addressing; filled once for each library, in any order, by whoever
+/// comes first.
 static BY_ADDRESS: [(AtomicUsize, AtomicUsize); SLOTS] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; SLOTS];
 const SLOTS: usize = 512;
 const _: () = assert!(COUNT * 2 < SLOTS);
 
-static FILLED: AtomicU8 = AtomicU8::new(0);
+static FILLED: [AtomicU8; Owner::COUNT] = [const { AtomicU8::new(0) }; Owner::COUNT];
 
-/// The hook that stands for a function of the driver.
-pub fn hook_of(address: *mut c_void) -> Option<*mut c_void> {
-    if address.is_null() || !fill() {
+/// The hook that stands for a function of a library.
+pub fn hook_of(address: *mut c_void, owner: Owner) -> Option<*mut c_void> {
+    if address.is_null() || !fill(owner) {
         return None;
     }
     let row = find(address as usize)?;
@@ -77,13 +73,17 @@ pub unsafe fn substitute(question: Question, entries: Entries) -> *mut c_void {
     // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(question.name) };
     let is_loader = matches!(name.to_bytes(), b"dlsym" | b"dlvsym");
-    if (!is_loader && names::row_of(name).is_none()) || is_disabled() {
+    let row = names::row_of(name).and_then(|row| ROWS.get(row));
+    if (!is_loader && row.is_none()) || is_disabled() {
         return std::ptr::null_mut();
     }
     let errno = Errno::save();
     // SAFETY: the application's own arguments.
     let answer = unsafe { real_answer(question, entries) };
-    let hook = if is_loader { own_entry(answer, entries) } else { hook_of(answer) };
+    let hook = match row {
+        Some(row) => hook_of(answer, row.owner),
+        None => own_entry(answer, entries),
+    };
     errno.restore();
     hook.unwrap_or(std::ptr::null_mut())
 }
@@ -123,64 +123,39 @@ fn own_entry(answer: *mut c_void, entries: Entries) -> Option<*mut c_void> {
     }
 }
 
-/// The driver's function for a row whose address is not known yet.
+/// The library's function for a row whose address is not known yet.
 #[cold]
 pub(super) fn resolve_row(id: Id) -> *mut c_void {
     let errno = Errno::save();
-    fill();
     let address = ROWS.get(id as usize).map_or(std::ptr::null_mut(), |row| {
-        let found = driver_symbol(row.name);
-        if found.is_null() { found } else { set_real(id as usize, found) }
+        fill(row.owner);
+        let found = Library::loaded(row.owner).and_then(|library| library.address(row.name));
+        found.map_or(std::ptr::null_mut(), |found| set_real(id as usize, found.cast_mut()))
     });
     errno.restore();
     address
 }
 
-/// An exported function of the driver's library; null where there is none, or no library. Not by dlsym: a function
-/// that an older driver lacks would leave a text for the application's next dlerror.
+/// An exported function of the driver's library; null where there is none, or no library.
 pub(super) fn driver_symbol(name: &CStr) -> *mut c_void {
-    let address = driver().and_then(|library| elf::function_of(library, name));
-    address.map_or(std::ptr::null_mut(), |address| address as *mut c_void)
+    let address = Library::loaded(Owner::Driver).and_then(|library| library.address(name));
+    address.map_or(std::ptr::null_mut(), <*const c_void>::cast_mut)
 }
 
-/// The library if it is loaded, by whoever and in whatever scope. Never loads it.
-fn driver() -> Option<&'static elf::LinkMap> {
-    // Acquire pairs with the Release below: the loader's entry is whole.
-    let known = DRIVER_LIBRARY.load(Ordering::Acquire);
-    // SAFETY: the loader's entry of a library that is never closed.
-    if let Some(library) = unsafe { known.as_ref() } {
-        return Some(library);
-    }
-    let mut library: *mut elf::LinkMap = std::ptr::null_mut();
-    // SAFETY: RTLD_NOLOAD runs no constructor; dlinfo writes one pointer. A second thread that does the same only
-    // counts up once more.
-    let library = unsafe {
-        let handle = libc::dlopen(DRIVER.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        if handle.is_null() || libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut library).cast()) != 0 {
-            return None;
-        }
-        library.as_ref()?
-    };
-    DRIVER_LIBRARY.store(std::ptr::from_ref(library).cast_mut(), Ordering::Release);
-    Some(library)
-}
-
-fn fill() -> bool {
+fn fill(owner: Owner) -> bool {
+    let Some(filled) = FILLED.get(owner as usize) else { return false };
     // Acquire pairs with the Release below: the table is complete.
-    if FILLED.load(Ordering::Acquire) != 0 {
+    if filled.load(Ordering::Acquire) != 0 {
         return true;
     }
-    if driver().is_none() {
-        return false;
-    }
-    for (row, entry) in ROWS.iter().enumerate() {
-        let address = driver_symbol(entry.name);
-        if !address.is_null() {
-            set_real(row, address);
+    let Some(library) = Library::loaded(owner) else { return false };
+    for (row, entry) in ROWS.iter().enumerate().filter(|(_, entry)| entry.owner == owner) {
+        if let Some(address) = library.address(entry.name) {
+            set_real(row, address.cast_mut());
             insert(address as usize, row);
         }
     }
-    FILLED.store(1, Ordering::Release);
+    filled.store(1, Ordering::Release);
     true
 }
 
