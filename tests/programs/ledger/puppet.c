@@ -117,6 +117,47 @@ static void nvml(unsigned index) {
         answer("0 %s %llu %llu", uuid, memory.total, memory.used);
 }
 
+/* Total and use of a card or a slice of one. */
+static void nvml_of(const char *uuid) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library) {
+        answer("%s", dlerror());
+        return;
+    }
+    FUNCTION(nvmlInit_v2);
+    FUNCTION(nvmlDeviceGetHandleByUUID);
+    FUNCTION(nvmlDeviceGetMemoryInfo);
+    nvmlDevice_t device;
+    nvmlMemory_t memory = {0};
+    int code = p_nvmlInit_v2();
+    if (!code) code = p_nvmlDeviceGetHandleByUUID(uuid, &device);
+    if (!code) code = p_nvmlDeviceGetMemoryInfo(device, &memory);
+    answer("%d %llu %llu", code, memory.total, memory.used);
+}
+
+/* Pids and bytes of the processes that NVML lists. */
+static void nvml_processes(unsigned index) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library) {
+        answer("%s", dlerror());
+        return;
+    }
+    FUNCTION(nvmlInit_v2);
+    FUNCTION(nvmlDeviceGetHandleByIndex_v2);
+    FUNCTION(nvmlDeviceGetComputeRunningProcesses_v3);
+    nvmlDevice_t device;
+    nvmlProcessInfo_t list[16];
+    unsigned count = 16;
+    int code = p_nvmlInit_v2();
+    if (!code) code = p_nvmlDeviceGetHandleByIndex_v2(index, &device);
+    if (!code) code = p_nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+    char text[1000];
+    int n = snprintf(text, sizeof text, "%d", code);
+    for (unsigned i = 0; !code && i < count; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %u %llu", list[i].pid, list[i].usedGpuMemory);
+    answer("%s", text);
+}
+
 /* Whether nobody is inside the simulated driver's own locks: a process that was stopped there stops the whole machine,
  * which says nothing about cuwarden. Only meaningful while all others are idle. */
 static void quiet(void) {
@@ -296,6 +337,8 @@ static void one(char *line) {
     IS("free-all") return answer("%d", give_all_back());
     IS("begin") return answer("%d", begin(number));
     IS("nvml") return nvml((unsigned)number);
+    IS("nvml-of") return nvml_of(text);
+    IS("nvml-processes") return nvml_processes((unsigned)number);
     IS("quiet") return quiet();
     IS("fork") return fork_off(text);
     IS("spawn") return spawn(text);
