@@ -20,8 +20,12 @@ use prototypes::{base, exported_names};
 
 /// Function → reason; see the head of the file itself.
 fn reasons() -> BTreeMap<&'static str, &'static str> {
+    reasons_in(include_str!("headers/not-hooked.tsv"))
+}
+
+fn reasons_in(list: &'static str) -> BTreeMap<&'static str, &'static str> {
     let mut reasons = BTreeMap::new();
-    for line in include_str!("headers/not-hooked.tsv").lines().filter(|line| !line.starts_with('#')) {
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
         let (function, reason) = line.split_once('\t').unwrap_or_else(|| panic!("no tab in {line:?}"));
         assert!(reason.trim().len() >= 10, "{function}: a reason is a sentence");
         assert_eq!(reasons.insert(function, reason), None, "{function} is there twice");
@@ -122,4 +126,38 @@ fn the_headers_are_read_whole() {
     }
     assert!(headers["13.5"].contains("cuGraphAddNode_v3"));
     assert!(libcuda_exports().contains("cuMemAllocFromPoolAsync_ptsz"));
+}
+
+// ---- NVML ---------------------------------------------------------------------------------------------------------
+
+/// What the real library exports, and what NVIDIA's Python module for the newest one asks for by name.
+fn nvml_names() -> BTreeSet<String> {
+    let exports = common::elf::exports(&clients::driver().lib.join("libnvidia-ml.so.1"));
+    let module = clients::python().packages.join("pynvml.py");
+    let text = std::fs::read_to_string(&module).unwrap_or_else(|e| panic!("{}: {e}", module.display()));
+    let asked = text.split("_nvmlGetFunctionPointer(").skip(1).filter_map(|rest| {
+        let quoted = rest.strip_prefix(['"', '\''])?;
+        quoted.split(['"', '\'']).next().map(str::to_owned)
+    });
+    exports.into_iter().chain(asked).filter(|name| name.starts_with("nvml")).collect()
+}
+
+#[test]
+fn every_function_of_nvml_that_tells_of_memory_is_hooked_or_has_a_reason() {
+    let (names, hooked) = (nvml_names(), common::hooked::nvml_names().collect::<BTreeSet<_>>());
+    assert!(names.len() > 400, "only {} names", names.len());
+    let reasons = reasons_in(include_str!("headers/nvml-not-hooked.tsv"));
+    let (mut missing, mut left_over) = (Vec::new(), Vec::new());
+    for name in names.iter().map(String::as_str).filter(|name| rule::tells_of_memory(name)) {
+        match (hooked.contains(name), reasons.contains_key(name)) {
+            (false, false) => missing.push(name),
+            (true, true) => left_over.push(name),
+            _ => {}
+        }
+    }
+    assert_eq!(missing, [""; 0], "neither a hook nor a reason in tests/headers/nvml-not-hooked.tsv");
+    left_over.extend(reasons.into_keys().filter(|name| !names.contains(*name)));
+    assert_eq!(left_over, [""; 0], "a reason for a function that is hooked, or that there is not");
+    let unknown: Vec<&str> = hooked.into_iter().filter(|name| !names.contains(*name)).collect();
+    assert_eq!(unknown, [""; 0], "hooked, and no function of NVML");
 }

@@ -46,6 +46,11 @@ pub fn python() -> Python {
     Python { interpreter: existing(PathBuf::from(interpreter.trim())), packages }
 }
 
+/// For PYTHONPATH: nvitop and gpustat, with nvidia-ml-py, which they share with the other clients in Python.
+pub fn monitors() -> String {
+    format!("{}:{}", part("monitors").display(), python().packages.display())
+}
+
 /// NVIDIA's driver libraries and nvidia-smi, from Debian.
 pub struct Driver {
     /// For LD_LIBRARY_PATH.

@@ -31,6 +31,13 @@ pub fn concerns_memory(base: &str) -> bool {
     stems.any(|stem| words.iter().any(|word| word.starts_with(stem)))
 }
 
+/// Whether a function of NVML may tell how much memory there is, or who has it.
+pub fn tells_of_memory(name: &str) -> bool {
+    let words = words(name.strip_prefix("nvml").unwrap_or(name));
+    let stems = ["Mem", "Process", "Accounting", "Fb"];
+    words.contains(&"Get") && stems.iter().any(|stem| words.iter().any(|word| word.starts_with(stem)))
+}
+
 /// `GraphAddMemAllocNode` is Graph, Add, Mem, Alloc, Node. A run of capitals belongs to the word that it begins
 /// (`GLCtxCreate` is GL, Ctx, Create).
 fn words(name: &str) -> Vec<&str> {
