@@ -31,8 +31,8 @@ pub struct Accounts {
     pub devices: Vec<DeviceView>,
     /// For all others.
     pub default_limit: Limit,
-    /// Inode of this process's pid namespace.
-    pub pid_namespace: u64,
+    /// This process.
+    pub me: Who,
 }
 
 /// `None`: every call is to be handed through.
@@ -53,7 +53,7 @@ fn sight(limits: &Limits, view: Option<&View>) -> Sight {
     let accounts = |view: &View| Accounts {
         devices: view.devices(),
         default_limit: view.default_limit(),
-        pid_namespace: Who::this_process().pid_namespace,
+        me: Who::this_process(),
     };
     Sight { limits: limits.clone(), ledger: view.map(accounts) }
 }

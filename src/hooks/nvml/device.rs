@@ -2,8 +2,8 @@
 
 use super::{Handle, SUCCESS};
 use crate::hooks::lookup::Library;
-use crate::ledger::limit::if_told;
-use crate::ledger::view::DeviceView;
+use crate::ledger::limit::{Limit, if_told};
+use crate::ledger::view::{DeviceView, Holder};
 use crate::policy::limit::Limits;
 use crate::policy::listed::NO_INSTANCE;
 use crate::policy::ordinal::{self, Card, Place};
@@ -37,21 +37,29 @@ impl Device {
 
     /// The limit that holds for this process, or would if it used CUDA, in bytes; 0 = none. `None`: cannot be known.
     pub(super) fn limit(&self, sight: &Sight) -> Option<u64> {
-        let account = sight.ledger.as_ref().and_then(|accounts| self.account(accounts));
+        let accounts = sight.ledger.as_ref();
+        let account = accounts.and_then(|accounts| self.account(accounts));
         if account.is_none() && self.is_in_mig_mode() {
             // Its instances have limits, each its own.
             return None;
         }
-        let set = match (account, &sight.ledger) {
-            (Some(account), _) => account.limit,
-            (None, Some(accounts)) => accounts.default_limit,
-            (None, None) => crate::ledger::limit::Limit::Unset,
+        let set = account.map(|account| account.limit);
+        let living =
+            || account.into_iter().flat_map(|account| &account.holders).filter(|holder| holder.is_alive);
+        let is_me = |holder: &Holder| {
+            accounts.zip(holder.who).is_some_and(|(accounts, who)| who.is_same_process(&accounts.me))
         };
+        if living().any(is_me) {
+            return set.map(Limit::bytes);
+        }
         // What is left of an earlier limit holds for nobody.
-        let is_first = account.is_none_or(|account| !account.holders.iter().any(|holder| holder.is_alive));
+        let is_first = living().next().is_none();
         match sight.limits.of_uuid(&self.text).or_else(|| self.told_by_ordinal(&sight.limits)) {
-            Some(told) => Some(if_told(set, told, is_first)),
-            None => account.map(|account| account.limit.bytes()),
+            Some(told) => {
+                let set = set.or(accounts.map(|accounts| accounts.default_limit)).unwrap_or(Limit::Unset);
+                Some(if_told(set, told, is_first))
+            }
+            None => set.map(Limit::bytes),
         }
     }
 

@@ -230,7 +230,7 @@ fn on(device: &Device, accounts: &Accounts) -> Vec<Listed> {
     let holders = account.holders.iter().filter(|holder| holder.is_alive);
     holders
         .filter_map(|holder| {
-            let who = holder.who.filter(|who| who.pid_namespace == accounts.pid_namespace)?;
+            let who = holder.who.filter(|who| who.pid_namespace == accounts.me.pid_namespace)?;
             Some(Listed { pid: who.pid, bytes: holder.bytes, instance, protected: NOT_AVAILABLE })
         })
         .collect()
