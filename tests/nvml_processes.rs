@@ -227,6 +227,37 @@ fn slices_are_in_the_list_of_their_card() {
     assert_eq!(compute(&uuid(0)), format!("0 2 {} {}", both[0], both[1]));
 }
 
+// ---- another NVML -------------------------------------------------------------------------------------------------
+
+/// Entries of another length, and a function that is not there.
+#[test]
+fn a_few_drivers_have_longer_entries() {
+    let stage = Stage::new();
+    let holders = [2 * MIB, 3 * MIB].map(|bytes| stage.holder(bytes));
+    let old = cc::library(
+        "tests/programs/nvml/old_nvml.c",
+        "libnvidia-ml.so.1",
+        &["-Wl,-soname,libnvidia-ml.so.1"],
+    );
+    let client = cc::program("tests/programs/nvml/old_nvml_client.c", &[]);
+    let [bare, shimmed] = [stage.sim.bare(&client), stage.sim.shimmed(&client)].map(|mut command| {
+        command.env("LD_LIBRARY_PATH", old.parent().expect("it lies in a folder"));
+        run(&mut command).succeeded()
+    });
+    assert_eq!(
+        bare.stdout,
+        "0 1000000000:5:-1:9 1000000001:5:-1:9\nlacking and said so\n",
+        "{}",
+        bare.told()
+    );
+    let mut held = [(holders[0].pid, 2 * MIB), (holders[1].pid, 3 * MIB)];
+    held.sort_unstable();
+    let entries: String = held.iter().map(|(pid, bytes)| format!(" {pid}:{bytes}:-1:-1")).collect();
+    // A reference that the program can do without binds to the shim; then the library's lack is its answer.
+    let linked = "linked 13\n";
+    assert_eq!(shimmed.stdout, format!("0{entries}\nlacking and said so\n{linked}"), "{}", shimmed.told());
+}
+
 #[test]
 fn turned_off_the_list_is_nvml_s() {
     let stage = Stage::new();
