@@ -206,6 +206,11 @@ impl<'a> Nvml<'a> {
 
     /// UUIDs of a card's MIG instances.
     pub fn instances(&self, device: Handle) -> Vec<String> {
+        self.instance_handles(device).into_iter().filter_map(|instance| self.uuid(instance).ok()).collect()
+    }
+
+    /// A card's MIG instances.
+    pub fn instance_handles(&self, device: Handle) -> Vec<Handle> {
         // SAFETY: the type by nvml.h.
         let ask: Result<unsafe extern "C" fn(Handle, c_uint, *mut Handle) -> c_int, i32> =
             unsafe { self.function(c"nvmlDeviceGetMigDeviceHandleByIndex") };
@@ -213,10 +218,15 @@ impl<'a> Nvml<'a> {
         let one = |index: c_uint| {
             let mut instance = Handle::NONE;
             // SAFETY: NVML's handle and a place for the answer.
-            checked(unsafe { ask(device, index, &mut instance) }).ok()?;
-            self.uuid(instance).ok()
+            checked(unsafe { ask(device, index, &mut instance) }).ok().map(|()| instance)
         };
         (0..MOST_INSTANCES).filter_map(one).collect()
+    }
+
+    /// GPU instance and compute instance of a MIG instance.
+    pub fn instance_ids(&self, device: Handle) -> Result<[u32; 2], i32> {
+        let ask = |name| self.number(name, device);
+        Ok([ask(c"nvmlDeviceGetGpuInstanceId")?, ask(c"nvmlDeviceGetComputeInstanceId")?])
     }
 
     /// Free and total memory, in bytes.

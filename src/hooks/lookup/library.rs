@@ -87,15 +87,4 @@ impl Library {
     pub(in crate::hooks) fn address(&self, name: &CStr) -> Option<*const c_void> {
         elf::function_of(self.0, name).map(|address| address as *const c_void)
     }
-
-    /// An exported function.
-    ///
-    /// # Safety
-    /// `F` must be the function pointer type of that function.
-    pub(in crate::hooks) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.address(name)?;
-        // SAFETY: F is a function pointer of the same size, by the assertion and the caller's promise.
-        Some(unsafe { std::mem::transmute_copy::<*const c_void, F>(&address) })
-    }
 }

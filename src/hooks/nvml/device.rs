@@ -1,7 +1,7 @@
 //! Which device a handle of NVML's means, and what the limit of that device is.
 
-use super::{Handle, SUCCESS};
-use crate::hooks::lookup::Library;
+use crate::diagnose::nvml::{Handle, Nvml};
+use crate::hooks::lookup::{Library, Owner};
 use crate::ledger::limit::{Limit, if_told};
 use crate::ledger::view::{DeviceView, Holder};
 use crate::policy::limit::Limits;
@@ -9,10 +9,7 @@ use crate::policy::listed::NO_INSTANCE;
 use crate::policy::ordinal::{self, Card, Place};
 use crate::process::observer::{Accounts, Sight};
 use crate::report::uuid;
-use core::ffi::{CStr, c_char, c_int, c_uint};
-
-/// NVML_DEVICE_UUID_V2_BUFFER_SIZE and NVML_DEVICE_NAME_V2_BUFFER_SIZE
-const TEXT: usize = 96;
+use core::ffi::CStr;
 
 /// A card, or an instance of one.
 pub(super) struct Device {
@@ -25,7 +22,7 @@ pub(super) struct Device {
 impl Device {
     /// `None`: NVML does not say, or not in the form that CUDA knows, as drivers before R470 do of instances.
     pub(super) fn of(handle: Handle) -> Option<Device> {
-        let text = text_of(c"nvmlDeviceGetUUID", handle)?;
+        let text = asking(|nvml| nvml.uuid(handle).ok())?;
         let uuid = uuid::parse(&text)?;
         Some(Device { handle, text, uuid })
     }
@@ -67,7 +64,7 @@ impl Device {
         let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
         let visible = visible.as_ref().map(|list| list.to_str().ok_or(())).transpose().ok()?;
         let by_bus = std::env::var_os("CUDA_DEVICE_ORDER").is_some_and(|order| order == "PCI_BUS_ID");
-        match ordinal::of(&self.text, &cards()?, visible, by_bus)? {
+        match ordinal::of(&self.text, &asking(cards)?, visible, by_bus)? {
             Place::At(number) => Some(limits.of(number, &self.text)),
             // No number names it.
             Place::Hidden => Some(limits.of(u32::MAX, &self.text)),
@@ -76,89 +73,35 @@ impl Device {
 
     /// GPU instance and compute instance.
     pub(super) fn instance(&self) -> [u32; 2] {
-        let ask = |name: &CStr| number_of(name, self.handle);
-        match (ask(c"nvmlDeviceGetGpuInstanceId"), ask(c"nvmlDeviceGetComputeInstanceId")) {
-            (Some(gpu), Some(compute)) => [gpu, compute],
-            _ => NO_INSTANCE,
-        }
+        asking(|nvml| nvml.instance_ids(self.handle).ok()).unwrap_or(NO_INSTANCE)
     }
 
     /// The instances of a card in MIG mode; none of any other device. `None`: one of them is not known.
     pub(super) fn instances(&self) -> Option<Vec<Device>> {
-        type ByIndex = unsafe extern "C" fn(Handle, c_uint, *mut Handle) -> c_int;
         if !self.is_in_mig_mode() {
             return Some(Vec::new());
         }
-        // SAFETY: the function's type by nvml.h.
-        let by_index: ByIndex =
-            unsafe { Library::nvml(false)?.function(c"nvmlDeviceGetMigDeviceHandleByIndex") }?;
-        let most = number_of(c"nvmlDeviceGetMaxMigDeviceCount", self.handle)?;
-        let handles = (0..most).filter_map(|index| {
-            let mut instance: Handle = std::ptr::null_mut();
-            // SAFETY: a handle that NVML knows, and a place for the answer.
-            (unsafe { by_index(self.handle, index, &mut instance) } == SUCCESS).then_some(instance)
-        });
-        handles.map(Device::of).collect()
+        asking(|nvml| Some(nvml.instance_handles(self.handle)))?.into_iter().map(Device::of).collect()
     }
 
     fn is_in_mig_mode(&self) -> bool {
-        type Mode = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> c_int;
-        // SAFETY: the function's type by nvml.h.
-        let ask: Option<Mode> =
-            Library::nvml(false).and_then(|nvml| unsafe { nvml.function(c"nvmlDeviceGetMigMode") });
-        let (mut current, mut pending) = (0, 0);
-        // SAFETY: a handle that NVML knows, and places for the answers.
-        ask.is_some_and(|ask| unsafe { ask(self.handle, &mut current, &mut pending) } == SUCCESS)
-            && current == 1
+        asking(|nvml| nvml.mig_mode(self.handle).ok()) == Some(1)
     }
 }
 
 /// All cards, in the order of the bus.
-fn cards() -> Option<Vec<Card>> {
-    let nvml = Library::nvml(false)?;
-    // SAFETY: the functions' types by nvml.h.
-    let (count_of, by_index) = unsafe {
-        let count: unsafe extern "C" fn(*mut c_uint) -> c_int = nvml.function(c"nvmlDeviceGetCount_v2")?;
-        let by_index: unsafe extern "C" fn(c_uint, *mut Handle) -> c_int =
-            nvml.function(c"nvmlDeviceGetHandleByIndex_v2")?;
-        (count, by_index)
+fn cards(nvml: &Nvml<'_>) -> Option<Vec<Card>> {
+    let card = |index| {
+        let handle = nvml.device(index)?;
+        Ok::<Card, i32>(Card { uuid: nvml.uuid(handle)?, product: nvml.name(handle)? })
     };
-    let mut count = 0;
-    // SAFETY: a place for the answer.
-    if unsafe { count_of(&mut count) } != SUCCESS {
-        return None;
-    }
-    let card = |index: c_uint| {
-        let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: a place for the answer.
-        if unsafe { by_index(index, &mut handle) } != SUCCESS {
-            return None;
-        }
-        Some(Card {
-            uuid: text_of(c"nvmlDeviceGetUUID", handle)?,
-            product: text_of(c"nvmlDeviceGetName", handle)?,
-        })
-    };
-    (0..count).map(card).collect()
+    (0..nvml.count().ok()?).map(|index| card(index).ok()).collect()
 }
 
-fn text_of(name: &CStr, handle: Handle) -> Option<String> {
-    type Text = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
-    // SAFETY: the function's type by nvml.h.
-    let ask: Text = unsafe { Library::nvml(false)?.function(name) }?;
-    let mut text = [0u8; TEXT];
-    // SAFETY: the application's handle, which NVML checks as it does for the application, and room for the answer.
-    if unsafe { ask(handle, text.as_mut_ptr().cast(), TEXT as c_uint) } != SUCCESS {
-        return None;
-    }
-    CStr::from_bytes_until_nul(&text).ok()?.to_str().ok().map(str::to_owned)
-}
-
-fn number_of(name: &CStr, handle: Handle) -> Option<u32> {
-    // SAFETY: the function's type by nvml.h.
-    let ask: unsafe extern "C" fn(Handle, *mut c_uint) -> c_int =
-        unsafe { Library::nvml(false)?.function(name) }?;
-    let mut number = 0;
-    // SAFETY: as above.
-    (unsafe { ask(handle, &mut number) } == SUCCESS).then_some(number)
+/// Asks NVML itself, which the application has loaded and started.
+fn asking<T>(ask: impl FnOnce(&Nvml<'_>) -> Option<T>) -> Option<T> {
+    let library = Library::loaded(Owner::Nvml)?;
+    let find = |name: &CStr| library.address(name);
+    // SAFETY: the library's own functions.
+    ask(&unsafe { Nvml::new(&find) })
 }

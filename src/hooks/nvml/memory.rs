@@ -5,7 +5,8 @@
 //! The first version has no place for it: there used and free are less than total while others leave too little.
 
 use super::device::Device;
-use super::{Handle, SUCCESS, hook};
+use super::hook;
+use crate::diagnose::nvml::{Handle, SUCCESS};
 use crate::hooks::guard::Looking;
 use crate::policy::quota::{Shown, shown};
 use crate::process::observer;

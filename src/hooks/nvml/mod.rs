@@ -7,17 +7,6 @@ mod device;
 pub(super) mod memory;
 pub(super) mod processes;
 
-use core::ffi::{c_int, c_void};
-
-/// nvmlDevice_t
-pub(super) type Handle = *mut c_void;
-
-pub(super) const SUCCESS: c_int = 0;
-const INSUFFICIENT_SIZE: c_int = 7;
-/// The library lacks the function.
-const FUNCTION_NOT_FOUND: c_int = 13;
-const UNKNOWN: c_int = 999;
-
 /// Defines hooks. The body gets `real`, the library's own function, and must call it exactly once.
 macro_rules! hook {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$real:ident| $body:block)*) => {$(
@@ -28,7 +17,7 @@ macro_rules! hook {
             type Real = unsafe extern "C" fn($($type),*) -> ::core::ffi::c_int;
             // SAFETY: Real is the type of this row's function, by nvml.h.
             let Some($real) = (unsafe { $crate::hooks::table::real::<Real>($crate::hooks::table::Id::$name) }) else {
-                return $crate::hooks::nvml::FUNCTION_NOT_FOUND;
+                return $crate::diagnose::nvml::FUNCTION_NOT_FOUND;
             };
             $body
         }

@@ -4,9 +4,10 @@
 //! A process of another pid namespace has no number here and is left out; its bytes are in the memory figures.
 
 use super::device::Device;
-use super::{Handle, INSUFFICIENT_SIZE, SUCCESS, UNKNOWN, hook};
+use super::hook;
+use crate::diagnose::nvml::{Handle, INSUFFICIENT_SIZE, SUCCESS, UNKNOWN};
 use crate::hooks::guard::Looking;
-use crate::hooks::lookup::Library;
+use crate::hooks::lookup::{Library, Owner};
 use crate::policy::listed::{self, Kind, Listed, NO_INSTANCE, NOT_AVAILABLE};
 use crate::process::observer::{self, Accounts};
 use core::ffi::{c_int, c_uint, c_void};
@@ -100,7 +101,7 @@ impl Layout {
     /// The third version's entries are those of the second, but in some drivers of R530 and R535, which had the protected
     /// bytes in them and no list of details yet.
     fn third() -> Layout {
-        let has = |name| Library::nvml(false).is_some_and(|nvml| nvml.address(name).is_some());
+        let has = |name| Library::loaded(Owner::Nvml).is_some_and(|nvml| nvml.address(name).is_some());
         if has(c"nvmlDeviceGetConfComputeMemSizeInfo") && !has(c"nvmlDeviceGetRunningProcessDetailList") {
             Layout::Detail
         } else {
