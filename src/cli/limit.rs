@@ -30,9 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// It holds from this moment on, whatever processes were told, until another one is set or it is taken back. Nothing is
 /// taken from anybody: above the limit nothing new is granted.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "cuwarden limit [OPTIONS] <SPEC>\n       cuwarden limit [OPTIONS] --forget",
+    after_help = "\
 Examples:
-  cuwarden limit 4GiB                                   every device, those too that nobody has used yet
+  cuwarden limit 4GiB                                   every device, also those to come
   cuwarden limit --dir /run/containers/7 0=4GiB         the device that nvidia-smi shows as 0
   cuwarden limit '*=2GiB,GPU-1f0e3dad-51a7-4ed0-8000-000000000000=8GiB'
   cuwarden limit 0                                      no limit
@@ -42,7 +44,9 @@ As JSON: schema cuwarden.limit/1, {path, default_limit_bytes (of devices that no
 changed, or taken back), devices: [{uuid, limit_bytes, limit_by, previous_limit_bytes, previous_limit_by, used_bytes}]}. \
 A limit of 0 is none; who set it is operator, environment or none.
 
-Exit status: 0; 64 used wrongly; 66 there is no ledger in DIR, it cannot be used, or NVML does not know the device.")]
+Exit status: 0; 64 used wrongly; 66 there is no ledger in DIR, it cannot be used, or the \
+device's number cannot be looked up."
+)]
 pub struct Arguments {
     /// 4GiB for every device, or by number or UUID: 0=4GiB,GPU-<uuid>=8GiB,*=2GiB; 0 = no limit
     #[arg(

@@ -8,6 +8,7 @@ mod unaccounted;
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -117,7 +118,7 @@ struct Books {
     records: Vec<Record>,
     ledger: Option<Vec<DeviceView>>,
     problems: Vec<String>,
-    /// The ledger, that is.
+    /// The ledger, or the folder of the record files, cannot be used.
     is_damaged: bool,
 }
 
@@ -129,11 +130,23 @@ struct Read {
 impl Books {
     fn read(path: &Path, progress: &mut Progress) -> Books {
         // The ledger after the record files: who is in those and lives has entered it.
-        let (records, mut problems) = records::read(path, progress);
-        let (ledger, problem) = ledger_of(path);
-        let is_damaged = problem.is_some();
-        problems.splice(0..0, problem);
+        let (records, mut problems, unreadable) = match records::read(path, progress) {
+            Ok((records, problems)) => (records, problems, None),
+            Err(problem) => (Vec::new(), Vec::new(), Some(problem)),
+        };
+        let (ledger, damage) = ledger_of(path);
+        if fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            // Its run ended and took it along.
+            return Books::none(path);
+        }
+        let is_damaged = damage.is_some() || unreadable.is_some();
+        problems.splice(0..0, damage.into_iter().chain(unreadable));
         Books { path: path.to_owned(), records, ledger, problems, is_damaged }
+    }
+
+    fn none(path: &Path) -> Books {
+        let (path, records) = (path.to_owned(), Vec::new());
+        Books { path, records, ledger: None, problems: Vec::new(), is_damaged: false }
     }
 
     fn join(self, processes: &Processes, all: bool, progress: &mut Progress) -> Read {

@@ -57,13 +57,14 @@ pub struct OnDevice {
 /// Bytes that are still allocated, by CUDA ordinal.
 pub type Live = HashMap<u32, u64>;
 
-/// Reads the headers of all record files in `directory`; one message for each file that cannot be read.
-pub fn read(directory: &Path, progress: &mut Progress) -> (Vec<Record>, Vec<String>) {
+/// Reads the headers of all record files in `directory`; one message for each that cannot be read. `Err`: all of them
+/// cannot.
+pub fn read(directory: &Path, progress: &mut Progress) -> Result<(Vec<Record>, Vec<String>), String> {
     let folder = directory.join("proc");
     let mut paths: Vec<PathBuf> = match fs::read_dir(&folder) {
         Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return (Vec::new(), vec![format!("{}: cannot be read: {error}", folder.display())]),
+        Err(error) => return Err(format!("{}: cannot be read: {error}", folder.display())),
     };
     // The order of a folder is chance; the same input gives the same output.
     paths.sort();
@@ -77,7 +78,7 @@ pub fn read(directory: &Path, progress: &mut Progress) -> (Vec<Record>, Vec<Stri
             Err(fault) => problems.push(SnapshotError { file: Some(path), fault }.to_string()),
         }
     }
-    (records, problems)
+    Ok((records, problems))
 }
 
 fn header(path: &Path) -> Result<Snapshot, Fault> {

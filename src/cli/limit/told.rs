@@ -20,7 +20,8 @@ pub struct Told {
 impl Told {
     /// Asks all that run and use a device.
     pub fn of_processes(directory: &Path, devices: &[DeviceView]) -> Told {
-        let (records, _) = records::read(directory, &mut Progress::new());
+        // They only say which number a device has in a process.
+        let (records, _) = records::read(directory, &mut Progress::new()).unwrap_or_default();
         let processes = Processes::look();
         let mut told = Told::default();
         let mut unknown = Vec::new();

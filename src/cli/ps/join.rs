@@ -36,8 +36,8 @@ pub fn join(ledger: Option<&[DeviceView]>, records: &[Record], around: &Surround
     for view in ledger.unwrap_or_default() {
         joined.device_of_ledger(view, &mut is_alive);
     }
-    for (record, _) in records.iter().zip(&is_alive).filter(|(_, is_alive)| !**is_alive) {
-        joined.others(record, &is_alive);
+    for place in (0..records.len()).filter(|place| !is_alive[*place]) {
+        joined.others(place, &is_alive);
     }
     let mut devices = joined.devices;
     for device in &mut devices {
@@ -88,6 +88,8 @@ impl<'a> Joined<'a> {
         for holder in &view.holders {
             let record = holder.who.and_then(|who| self.record_of(&who));
             match (holder.is_alive, record) {
+                // `cuwarden limit` at its work: whoever uses CUDA has a record file.
+                (true, None) if holder.bytes == 0 => {}
                 (true, record) => {
                     if let Some(place) = record {
                         is_alive[place] = true;
@@ -149,8 +151,9 @@ impl<'a> Joined<'a> {
     }
 
     /// A process that nobody in the ledger is.
-    fn others(&mut self, record: &Record, is_alive: &[bool]) {
-        let (state, host_pid) = self.state_of(record, is_alive);
+    fn others(&mut self, place: usize, is_alive: &[bool]) {
+        let Some(record) = self.records.get(place) else { return };
+        let (state, host_pid) = self.state_of(place, record, is_alive);
         let may_hold = record.may_hold_something() || state != State::Dead;
         let live = if may_hold { (self.around.live)(record) } else { Some(Live::new()) };
         for on in &record.devices {
@@ -176,10 +179,10 @@ impl<'a> Joined<'a> {
         }
     }
 
-    fn state_of(&self, record: &Record, is_alive: &[bool]) -> (State, Option<u32>) {
+    fn state_of(&self, own: usize, record: &Record, is_alive: &[bool]) -> (State, Option<u32>) {
         // A program that was replaced by an exec has its successor's number and time of start.
         let has_successor = self.of(&record.identity, &record.boot_id).any(|(place, other)| {
-            is_alive[place] || (!other.has_ended && other.started_ns > record.started_ns)
+            is_alive[place] || (!other.has_ended && (other.started_ns, place) > (record.started_ns, own))
         });
         let slot = self.in_ledger.get(&record.identity);
         let died = slot.is_some_and(|boot_id| is_same_boot(boot_id, &record.boot_id));

@@ -88,7 +88,9 @@ fn the_living_are_the_ledgers_and_the_rest_is_in_their_files() {
         holder(who(1, THERE), true, 80),
         holder(who(2, THERE), true, 44),
         holder(who(20, HERE), true, 4),
-        Holder { who: None, ..holder(who(0, HERE), true, 0) },
+        Holder { who: None, ..holder(who(0, HERE), true, 8) },
+        // No program that uses CUDA.
+        holder(who(5, HERE), true, 0),
     ])];
     let records = [record(who(3, HERE), 11), record(who(1, THERE), 12)];
     let devices = joined(Some(&ledger), &records, false);
@@ -97,16 +99,17 @@ fn the_living_are_the_ledgers_and_the_rest_is_in_their_files() {
         (Some(1), Some(51), State::Running, 60),
         (Some(2), None, State::OtherNamespace, 33),
         (Some(3), Some(3), State::Running, 30),
+        // It is being entered.
+        (None, None, State::Running, 6),
         // It has died since, or just come.
         (Some(20), None, State::Running, 3),
-        (None, None, State::Running, 0),
     ];
     assert_eq!(rows(&devices), expected);
     let device = &devices[0];
     assert_eq!(devices.len(), 1);
     assert_eq!(
         (device.used_bytes, device.limit_bytes, device.limit_by),
-        (568, Some(1000), Some(LimitBy::Operator))
+        (576, Some(1000), Some(LimitBy::Operator))
     );
     assert_eq!((device.name.as_deref(), device.total_bytes), (Some("Card"), Some(1 << 30)));
     assert_eq!((device.context_cost_bytes, device.denied_count), (Some(10), Some(3)));

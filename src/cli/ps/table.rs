@@ -10,6 +10,8 @@ use crate::report::text::{Style, Tone, bytes, clean, plural};
 const PROGRAM: usize = 20;
 /// Names of programs are cut to no less where the window is narrow.
 const PROGRAM_AT_LEAST: usize = 8;
+/// With less room, labels go below their process.
+const LABELS_AT_LEAST: usize = 16;
 const GAP: &str = "  ";
 
 /// All directories that have something.
@@ -115,37 +117,22 @@ impl Column {
 }
 
 fn table(out: &mut String, processes: &[Process], style: &Style) {
-    let left = |title, cell: &dyn Fn(&Process) -> String| Column::new(title, false, processes, cell);
-    let right = |title, cell: &dyn Fn(&Process) -> String| Column::new(title, true, processes, cell);
-    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-    let size = |size: Option<u64>| size.map_or("-".to_owned(), bytes);
-    let mut columns = vec![right("PID", &|p| number(p.pid.map(u64::from)))];
-    if processes.iter().any(|p| p.host_pid.is_some() && p.host_pid != p.pid) {
-        columns.push(right("HOST PID", &|p| number(p.host_pid.map(u64::from))));
-    }
-    let program = columns.len();
-    columns.push(left("PROGRAM", &program_name));
-    columns.push(left("STATE", &|p| state(p.state).to_owned()));
-    columns.push(right("LIVE", &|p| size(p.live_bytes)));
-    columns.push(right("CONTEXTS", &|p| size(p.context_bytes)));
-    columns.push(right("PEAK", &|p| size(p.peak_bytes)));
-    columns.push(right("DENIED", &|p| number(p.denied_count)));
-    columns.push(right("UNACCOUNTED", &|p| unaccounted(p.unaccounted_bytes)));
-    let has_labels = processes.iter().any(|p| p.labels.as_ref().is_some_and(|labels| !labels.is_empty()));
-    if has_labels {
-        columns.push(left("LABELS", &labels));
-    }
-
-    let fixed = if has_labels { columns.len() - 1 } else { columns.len() };
-    let taken = |columns: &[Column]| columns.iter().map(|c| c.width() + GAP.len()).sum::<usize>();
+    let (mut columns, program) = columns(processes);
     if let Some(column) = columns.get_mut(program) {
         column.cut(PROGRAM);
     }
-    let over = taken(&columns[..fixed]).saturating_sub(style.width);
+    let over = taken(&columns).saturating_sub(style.width);
     if let Some(column) = columns.get_mut(program) {
         column.cut(column.width().saturating_sub(over));
     }
-    let used = taken(&columns[..fixed]) + GAP.len();
+    let fixed = columns.len();
+    let used = taken(&columns) + GAP.len();
+    let has_labels = processes.iter().any(|p| p.labels.as_ref().is_some_and(|labels| !labels.is_empty()));
+    let are_below = has_labels && used + LABELS_AT_LEAST > style.width;
+    if has_labels && !are_below {
+        columns.push(Column::new("LABELS", false, processes, labels));
+    }
+    let indent = taken(columns.get(..program).unwrap_or_default()) + GAP.len();
     let widths: Vec<usize> = columns.iter().map(Column::width).collect();
     let line = |cell: &dyn Fn(&Column) -> String| {
         let mut line = String::new();
@@ -166,7 +153,39 @@ fn table(out: &mut String, processes: &[Process], style: &Style) {
         let text = line(&|column| column.cells.get(row).cloned().unwrap_or_default());
         let text = if process.state == State::Dead { style.paint(Tone::Faint, &text) } else { text };
         let _ = writeln!(out, "{text}");
+        let labels = if are_below { labels(process) } else { String::new() };
+        if !labels.is_empty() {
+            let labels = style.paint(Tone::Faint, &style.fit(&labels, indent));
+            let _ = writeln!(out, "{:indent$}{labels}", "");
+        }
     }
+}
+
+/// All but the labels, and the place of the program's name.
+fn columns(processes: &[Process]) -> (Vec<Column>, usize) {
+    let left = |title, cell: &dyn Fn(&Process) -> String| Column::new(title, false, processes, cell);
+    let right = |title, cell: &dyn Fn(&Process) -> String| Column::new(title, true, processes, cell);
+    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+    let size = |size: Option<u64>| size.map_or("-".to_owned(), bytes);
+    let mut columns = vec![right("PID", &|p| number(p.pid.map(u64::from)))];
+    if processes.iter().any(|p| p.host_pid.is_some() && p.host_pid != p.pid) {
+        columns.push(right("HOST PID", &|p| number(p.host_pid.map(u64::from))));
+    }
+    let program = columns.len();
+    columns.extend([
+        left("PROGRAM", &program_name),
+        left("STATE", &|p| state(p.state).to_owned()),
+        right("LIVE", &|p| size(p.live_bytes)),
+        right("CONTEXTS", &|p| size(p.context_bytes)),
+        right("PEAK", &|p| size(p.peak_bytes)),
+        right("DENIED", &|p| number(p.denied_count)),
+        right("UNACCOUNTED", &|p| unaccounted(p.unaccounted_bytes)),
+    ]);
+    (columns, program)
+}
+
+fn taken(columns: &[Column]) -> usize {
+    columns.iter().map(|column| column.width() + GAP.len()).sum()
 }
 
 fn program_name(process: &Process) -> String {

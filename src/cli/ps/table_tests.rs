@@ -82,9 +82,15 @@ fn a_window_of_eighty_columns() {
     assert!(longest <= 120, "{longest}\n{out}");
     assert!(out.contains("a-pro") && out.contains('…') && out.contains("arm=A,xxx"), "{out}");
     let narrow = Style { colour: false, width: 80 };
-    let out = shown(device(vec![process(4_194_303, "/opt/a-program-with-a-rather-long-name")]), &narrow);
+    let mut labelled = process(4_194_303, "/opt/a-program-with-a-rather-long-name");
+    labelled.labels = Some(BTreeMap::from([("arm".to_owned(), "x".repeat(90))]));
+    let out = shown(device(vec![labelled, process(1, "/bin/x")]), &narrow);
     let longest = out.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 80, "{longest}\n{out}");
+    let rows: Vec<&str> = out.lines().skip_while(|line| !line.contains("PROGRAM")).collect();
+    assert_eq!(rows.len(), 4, "{out}");
+    assert!(rows[2].trim_start().starts_with("arm=xxx") && !rows[0].contains("LABELS"), "{out}");
+    assert_eq!(rows[2].find("arm"), rows[0].find("PROGRAM"), "{out}");
 }
 
 #[test]
