@@ -2,7 +2,8 @@
  *
  *   forgetful leak    does not free all that it allocates
  *   forgetful quota   wants more memory than it may have
- *   forgetful start   finds no usable device (the demo makes the simulated driver refuse)
+ *   forgetful start   finds no usable device
+ *   forgetful hold    has the device to itself, until its input ends
  */
 #include "cudart.h"
 
@@ -78,11 +79,22 @@ static int make_context(void) {
     return error != cudaSuccess;
 }
 
+/* Somebody else's job, in exclusive mode. */
+static int hold(void) {
+    if (failed("cudaFree(NULL)", cudaFree(NULL))) return 1;
+    puts("holding");
+    fflush(stdout);
+    while (getchar() != EOF) {
+    }
+    return 0;
+}
+
 int main(int count, char **argument) {
     const char *what = count > 1 ? argument[1] : "";
     if (!strcmp(what, "leak")) return leak();
     if (!strcmp(what, "quota")) return grow_until_refused();
     if (!strcmp(what, "start")) return make_context();
-    fprintf(stderr, "usage: %s leak|quota|start\n", argument[0]);
+    if (!strcmp(what, "hold")) return hold();
+    fprintf(stderr, "usage: %s leak|quota|start|hold\n", argument[0]);
     return 64;
 }

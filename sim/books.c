@@ -206,6 +206,16 @@ bool books_take(struct books *b, struct book_slot *s, int device, enum book_kind
     return fits;
 }
 
+bool books_others_on(struct books *b, const struct book_slot *s, int device) {
+    bool others = false;
+    books_lock(b);
+    books_reap(b);
+    for (uint32_t i = 0; i < b->slots_used; i++)
+        others |= b->state[i] == SLOT_LIVE && &b->slot[i] != s && b->slot[i].contexts[device];
+    books_unlock(b);
+    return others;
+}
+
 void books_give(struct books *b, struct book_slot *s, int device, enum book_kind kind, uint64_t bytes, int live) {
     books_lock(b);
     if (holds(b, s)) change(b, s, device, kind, bytes, live, -1);

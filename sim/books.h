@@ -70,6 +70,9 @@ void books_unlock(struct books *b);
 /* With the lock held. */
 void books_reap(struct books *b);
 
+/* Whether a process other than that of `s` has a context on the device. */
+bool books_others_on(struct books *b, const struct book_slot *s, int device);
+
 /* Makes this process's slot one that holds memory; NULL when 4096 live processes have all slots. */
 struct book_slot *books_join(struct books *b);
 

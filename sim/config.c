@@ -143,6 +143,18 @@ static bool read_driver(void) {
     return true;
 }
 
+static bool read_compute_mode(void) {
+    static const char *const names[] = {[0] = "default", [2] = "prohibited", [3] = "exclusive"};
+    const char *text = getenv("CUWARDEN_SIM_COMPUTE_MODE");
+    if (!text || !*text) return true;
+    for (unsigned int mode = 0; mode < sizeof names / sizeof *names; mode++)
+        if (names[mode] && !strcmp(text, names[mode])) {
+            config.compute_mode = mode;
+            return true;
+        }
+    return complain("CUWARDEN_SIM_COMPUTE_MODE", text);
+}
+
 /* name=code, name=code@3 (the third call only), name=code@3+ (from the third on) */
 static bool read_rules(void) {
     const char *text = getenv("CUWARDEN_SIM_FAIL");
@@ -176,6 +188,7 @@ static void read_all(void) {
     const char *null_mode = getenv("CUWARDEN_SIM_NULL");
     config.null_mode = null_mode && !strcmp(null_mode, "1");
     config_good = read_count() && read_memory() && read_uuids() && read_order() && read_driver() && read_rules() &&
+                  read_compute_mode() &&
                   read_size("CUWARDEN_SIM_CONTEXT", 256ULL << 20, &config.context) &&
                   read_size("CUWARDEN_SIM_MODULE", 1ULL << 20, &config.module);
 }

@@ -24,6 +24,7 @@ struct sim_config {
     int driver;        /* as cuDriverGetVersion gives it: 13000 */
     char release[32];  /* as NVML gives it: 580.65.06 */
     uint64_t context, module;
+    unsigned int compute_mode; /* as cuda.h and nvml.h number them; of all devices */
     bool null_mode;
 };
 

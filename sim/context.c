@@ -36,6 +36,14 @@ static void set_current(struct context *ctx) {
     if (ctx) context_push(ctx);
 }
 
+/* What the compute mode says of one more process on the device. */
+static CUresult admitted(int device) {
+    enum { PROHIBITED = 2, EXCLUSIVE_PROCESS };
+    unsigned int mode = sim_config()->compute_mode;
+    bool refused = mode == PROHIBITED || (mode == EXCLUSIVE_PROCESS && others_on(device));
+    return refused ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
 static struct context *make(int device, unsigned int flags) {
     if (!take(device, BOOK_CONTEXT, sim_config()->context, 0)) return NULL;
     struct context *ctx = object_new(OBJECT_CONTEXT, sizeof *ctx, NULL);
@@ -73,6 +81,8 @@ static void pop_if_current(struct context *ctx) {
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice device, unsigned int api) {
     REQUIRE(out && !(flags & ~0x1ffU));
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = admitted(device);
+    if (result) return result;
     struct context *ctx = make(device, flags);
     if (!ctx) return CUDA_ERROR_OUT_OF_MEMORY;
     ctx->api_version = api;
@@ -257,6 +267,8 @@ CUresult primary_retain(CUcontext *out, int device) {
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct primary *p = &primaries[device];
     if (!p->ctx || !p->ctx->active) {
+        CUresult result = admitted(device);
+        if (result) return result;
         if (!p->ctx) {
             p->ctx = make(device, p->flags);
             if (!p->ctx) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -365,6 +377,8 @@ API CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice 
     ENTER(cuGreenCtxCreate, NEED_INIT);
     REQUIRE(out && desc && flags == 1);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = admitted(device);
+    if (result) return result;
     struct context *ctx = make(device, 0);
     if (!ctx) return CUDA_ERROR_OUT_OF_MEMORY;
     ctx->primary = true; /* as with the primary one, cuCtxDestroy is not how it ends */

@@ -62,6 +62,8 @@ void give(int ordinal, enum book_kind kind, uint64_t bytes, int live) {
     books_give(sim_books, sim_slot, device_physical(ordinal), kind, bytes, live);
 }
 
+bool others_on(int ordinal) { return books_others_on(sim_books, sim_slot, device_physical(ordinal)); }
+
 void refuse(int ordinal) { books_refuse(sim_books, device_physical(ordinal)); }
 
 /* ---- objects ------------------------------------------------------------------------------ */

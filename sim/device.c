@@ -208,7 +208,9 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     ENTER(cuDeviceGetAttribute, NEED_INIT);
     REQUIRE(value && attribute > 0 && attribute <= LAST_ATTRIBUTE);
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute == 33 ? is(device)->gpu + 1 : attributes[attribute]; /* 33: PCI bus */
+    *value = attributes[attribute];
+    if (attribute == 20) *value = (int)sim_config()->compute_mode;
+    if (attribute == 33) *value = is(device)->gpu + 1; /* PCI bus */
     return CUDA_SUCCESS;
 }
 

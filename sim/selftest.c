@@ -419,6 +419,7 @@ int main(int argc, char **argv) {
     RUN(instances);
     RUN(nvml);
     RUN(nvml_processes);
+    RUN(compute_mode);
     RUN(no_descriptor);
     RUN(ipc);
     RUN(fork);

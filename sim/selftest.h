@@ -60,6 +60,7 @@ void test_storm(void);
 void test_fork(void);
 void test_reuse_of_slot(void);
 void test_ipc(void);
+void test_compute_mode(void);
 void test_no_descriptor(void);
 void test_peaks(void);
 void test_lock(void);

@@ -49,6 +49,33 @@ void test_killed(void) {
     wait_for(pid);
 }
 
+/* In exclusive mode a device is the first one's until it ends; in prohibited mode nobody's. */
+void test_compute_mode(void) {
+    int ready[2];
+    CHECK(!pipe(ready));
+    setenv("CUWARDEN_SIM_COMPUTE_MODE", "exclusive", 1);
+    pid_t holder = fork();
+    if (!holder) {
+        start_context(0);
+        CHECK(write(ready[1], "", 1) == 1);
+        pause();
+    }
+    char byte;
+    CHECK(read(ready[0], &byte, 1) == 1);
+    OK(cuInit(0));
+    int mode;
+    OK(cuDeviceGetAttribute(&mode, 20, 0));
+    EQUAL(mode, 3);
+    CUcontext context;
+    EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    OK(cuDevicePrimaryCtxRetain(&context, 1));
+    kill(holder, SIGKILL);
+    wait_for(holder);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxCreate_v2(&context, 0, 0));
+}
+
 void test_no_descriptor(void) {
     int before = dup(0);
     close(before);

@@ -52,6 +52,7 @@ bool sim_forked(void);
 
 bool take(int ordinal, enum book_kind kind, uint64_t bytes, int live);
 void give(int ordinal, enum book_kind kind, uint64_t bytes, int live);
+bool others_on(int ordinal); /* whether another process has a context there */
 void refuse(int ordinal); /* out of memory without having asked the books */
 
 /* ---- devices ----------------------------------------------------------------------------- */

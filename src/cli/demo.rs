@@ -5,9 +5,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ use crate::report::text::{self, Style, bytes, clean};
 
 /// See the main job at work on a simulated GPU.
 ///
-/// A small program leaks device memory, meets its quota, and finds a device that refuses to start. No GPU and
+/// A small program leaks device memory, meets its quota, and finds a device that another process has to itself. No GPU and
 /// no driver is needed.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -60,7 +61,7 @@ pub fn main(_: Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn first_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
-    let act = stage.play("leak", &[], "")?;
+    let act = stage.play("leak", &[])?;
     say.opening("Act 1: it forgets to free", "cuwarden run --sim -- ./forgetful leak", &act)?;
     say.words(
         "It ended without an error, and nobody would notice. But the shim kept a record of each allocation with its \
@@ -80,7 +81,7 @@ fn first_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
 }
 
 fn second_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
-    let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "320MiB")], "")?;
+    let act = stage.play("quota", &[("CUWARDEN_MEMORY_LIMIT", "320MiB")])?;
     let command = "cuwarden run --sim --memory-limit 320MiB -- ./forgetful quota";
     say.opening("Act 2: it wants more than it may have", command, &act)?;
     say.words(
@@ -100,19 +101,31 @@ fn second_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
 }
 
 fn third_act(stage: &Stage, say: &Say) -> Result<(), Failure> {
-    // 46 is CUDA_ERROR_DEVICE_UNAVAILABLE.
-    let act = stage.play("start", &[], "slot2=46")?;
+    let exclusive = [("CUWARDEN_SIM_COMPUTE_MODE", "exclusive")];
+    let other = stage.in_the_background("start", "hold", &exclusive)?;
+    let act = stage.play("start", &exclusive)?;
+    let holder = other.id();
+    drop(other);
     say.opening("Act 3: the device refuses to start", "cuwarden run --sim -- ./forgetful start", &act)?;
     say.words(
-        "Here the simulated driver was told to refuse a context, as a real one does when another process has the \
-         device to itself. The CUDA runtime turns whatever the driver said into \"initialization error\", and that is \
-         all that the program can know. The event says what failed, on which device, and the driver's own code:",
+        "Here the simulated device is in exclusive mode, and another process has it. The CUDA runtime turns whatever the \
+         driver said into \"initialization error\", and that is all that the program can know. The event says what failed, \
+         on which device, and the driver's own code:",
     )?;
     let event = act.event("init_failure")?;
     say.fields(&event, &["event", "device", "api", "code", "name"])?;
-    say.words("The report of the process has it too, and the way to the call:")?;
+    say.words(
+        "The report of the process has it too, with the way to the call, the reason and what shows it:",
+    )?;
     say.report(&act.report()?)?;
-    expect(event["code"] == 46, || format!("the driver said 46, and the event says {}", event["code"]))
+    expect(event["code"] == 46, || format!("the driver said 46, and the event says {}", event["code"]))?;
+    let cause = &event["causes"][0];
+    expect(cause["id"] == "exclusive_mode", || {
+        format!("the device is in exclusive mode, and the event says {cause}")
+    })?;
+    expect(cause["evidence"].as_str().is_some_and(|text| text.contains(&holder.to_string())), || {
+        format!("process {holder} has the device, and the event says {cause}")
+    })
 }
 
 /// What the demo writes.
@@ -195,16 +208,60 @@ impl Stage {
     }
 
     /// Runs the program with one argument, as `cuwarden run --sim` does.
-    fn play(&self, what: &str, options: &[(&'static str, &str)], failure: &str) -> Result<Act, Failure> {
+    fn play(&self, what: &str, options: &[(&'static str, &str)]) -> Result<Act, Failure> {
         let directory = make_folder(&self.directory.path().join(what))?;
         let log = directory.join("events.jsonl");
-        let mut environment = Environment::new(&self.shim, &directory);
-        bundle::install(&directory, &mut environment)?;
+        let mut environment = self.environment(&directory, options)?;
         environment.set("CUWARDEN_LOG_FILE", &log);
-        environment.set("CUWARDEN_SIM_FAIL", failure);
+        let out = self
+            .command(what, &environment)
+            .output()
+            .map_err(|error| Failure::path(NOT_RUN, "start", &self.program, &error))?;
+        let output =
+            String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        expect(out.status.code().is_some(), || {
+            format!("the program was ended by {}:\n{output}", out.status)
+        })?;
+        Ok(Act { output, directory, log })
+    }
+
+    /// Starts the program on the simulated device of an act, untracked, and waits until it has it.
+    fn in_the_background(
+        &self,
+        act: &str,
+        what: &str,
+        options: &[(&'static str, &str)],
+    ) -> Result<Background, Failure> {
+        let directory = make_folder(&self.directory.path().join(act))?;
+        let mut environment = self.environment(&directory, options)?;
+        environment.set("CUWARDEN_DISABLE", "1");
+        let mut command = self.command(what, &environment);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child =
+            command.spawn().map_err(|error| Failure::path(NOT_RUN, "start", &self.program, &error))?;
+        let mut line = String::new();
+        let said = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
+        let background = Background(child);
+        expect(matches!(said, Some(Ok(_))) && line == "holding\n", || {
+            format!("the other program should hold the device, and said {line:?}")
+        })?;
+        Ok(background)
+    }
+
+    fn environment(
+        &self,
+        directory: &Path,
+        options: &[(&'static str, &str)],
+    ) -> Result<Environment, Failure> {
+        let mut environment = Environment::new(&self.shim, directory);
+        bundle::install(directory, &mut environment)?;
         for (name, value) in options {
             environment.set(name, value);
         }
+        Ok(environment)
+    }
+
+    fn command(&self, what: &str, environment: &Environment) -> Command {
         let mut command = Command::new(&self.program);
         command.arg0(program_name(&self.program)).arg(what);
         for (name, _) in std::env::vars_os() {
@@ -215,13 +272,7 @@ impl Stage {
             }
         }
         environment.apply(&mut command);
-        let out = command.output().map_err(|error| Failure::path(NOT_RUN, "start", &self.program, &error))?;
-        let output =
-            String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-        expect(out.status.code().is_some(), || {
-            format!("the program was ended by {}:\n{output}", out.status)
-        })?;
-        Ok(Act { output, directory, log })
+        command
     }
 
     /// The line of source at which the largest leak was allocated.
@@ -236,6 +287,23 @@ impl Stage {
         let number = frame.line?;
         let line = std::str::from_utf8(source.bytes).ok()?.lines().nth(number.checked_sub(1)? as usize)?;
         Some(format!("demo/{}:{number}:  {}", source.name, line.trim()))
+    }
+}
+
+/// A process that ends with this.
+struct Background(Child);
+
+impl Background {
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Best effort: it also ends when its input does.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

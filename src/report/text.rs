@@ -1,6 +1,7 @@
 //! A report as text for a terminal: sums first, then where the memory was allocated, then what to do.
 
 mod advice;
+mod failure;
 mod many;
 mod style;
 
@@ -8,8 +9,6 @@ pub use many::many;
 pub use style::{Style, Tone, bytes, clean, plural};
 
 use std::fmt::Write;
-
-use serde_json::Value;
 
 use super::model::{Device, Frame, Leak, LeakClass, Report, Termination};
 
@@ -28,7 +27,7 @@ pub fn one(report: &Report, style: &Style) -> String {
     stacks(&mut out, &format!("{not_freed}, largest first"), report, false, style);
     stacks(&mut out, "Held by the driver for this process (no leak by itself)", report, true, style);
     for failure in &report.init_failures {
-        init_failure(&mut out, failure, style);
+        failure::write(&mut out, failure, style);
     }
     advice::write(&mut out, report, style);
     out
@@ -258,36 +257,5 @@ pub(super) fn place(frame: &Frame) -> String {
         (Some(module), Some(problem)) if frame.function.is_none() => format!("{module} ({problem})"),
         (Some(module), _) => module.clone(),
         (None, _) => "unknown module".to_owned(),
-    }
-}
-
-fn init_failure(out: &mut String, failure: &Value, style: &Style) {
-    let text = |value: &Value, key: &str| match value.get(key) {
-        Some(Value::String(text)) => Some(clean(text)),
-        Some(Value::Null) | None => None,
-        Some(other) => Some(clean(&other.to_string())),
-    };
-    let api = text(failure, "api").unwrap_or_else(|| "a CUDA call".to_owned());
-    let name = text(failure, "name").unwrap_or_else(|| "an error".to_owned());
-    let code = text(failure, "code").map(|code| format!(" ({code})")).unwrap_or_default();
-    let device = text(failure, "device").map(|device| format!(" on GPU {device}")).unwrap_or_default();
-    let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "The call that failed"));
-    let _ = writeln!(out, "  {api} failed{device} with {name}{code}");
-    let frames_of = failure.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
-    if let Some(Ok(stack)) = frames_of
-        && !stack.is_empty()
-    {
-        frames(out, &stack, style);
-    }
-    let list = |key: &str| failure.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-    for call in list("nvml_chain") {
-        let of = |key: &str| text(&call, key).unwrap_or_default();
-        let _ = writeln!(out, "    NVML: {} {}: {} {}", of("call"), of("args"), of("name"), of("result"));
-    }
-    for (index, cause) in list("causes").iter().enumerate() {
-        let of = |key: &str| text(cause, key).unwrap_or_default();
-        let likely = if index == 0 { "most likely" } else { "or" };
-        let _ = writeln!(out, "  {likely}: {}. {}", of("id"), of("evidence"));
-        let _ = writeln!(out, "    to do: {}", of("action"));
     }
 }
