@@ -248,8 +248,9 @@ fn is_dead(who: &Who, hold: Hold, lock: LockState, known: Known) -> bool {
         Known::Somebody(None) => hold == Hold::Mapping && lock == LockState::Free,
         Known::Somebody(Some(stat)) if stat.start_ticks != who.start_ticks && who.start_ticks != 0 => true,
         Known::Somebody(Some(stat)) if stat.is_over() => true,
-        // Dying: its files, the driver's among them, are closed after its address space is gone.
-        Known::Somebody(Some(stat)) if stat.address_space == 0 => false,
+        // Dying, or in the middle of an exec: its files, the driver's among them, are closed after its address space
+        // is gone, and a new one has a page for its arguments by then and nothing else.
+        Known::Somebody(Some(stat)) if stat.address_space < SMALLEST_PROGRAM => false,
         // Alive, with an address space that is not the one which had the lock: another program.
         Known::Somebody(Some(stat)) => match hold {
             Hold::Mapping => lock == LockState::Free,
@@ -262,6 +263,9 @@ fn is_dead(who: &Who, hold: Hold, lock: LockState, known: Known) -> bool {
         },
     }
 }
+
+/// In bytes. A program that was loaded has 128 KiB for its stack alone.
+const SMALLEST_PROGRAM: u64 = 64 << 10;
 
 /// Beyond the end of every ledger.
 const LOCKS_AT: i64 = 1 << 40;
@@ -336,6 +340,8 @@ mod tests {
             assert!(judged(hold, Free, Some(zombie)));
             assert!(!judged(hold, Free, Some(Stat { threads: 2, ..zombie })), "only its main thread ended");
             assert!(!judged(hold, Free, Some(Stat { state: b'R', address_space: 0, ..stat() })), "dying");
+            let in_exec = Stat { address_space: 4096, stack_start: 0, ..stat() };
+            assert!(!judged(hold, Free, Some(in_exec)), "files that close at exec are not closed yet");
             assert!(!judged(hold, Unknown, Some(stat())), "the file was removed");
         }
         assert!(judged(Mapping, Free, Some(stat())), "another program in the same process");

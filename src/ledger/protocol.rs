@@ -61,6 +61,8 @@ pub trait Book {
     fn now_ms(&self) -> u64;
     /// What a slot has; `None` for a number that is none, or of one without lanes.
     fn lanes(&self, slot: u16) -> Option<&Lanes>;
+    /// Who has a slot: another number for every owner. A new owner changes it before it is charged anything.
+    fn owner(&self, slot: u16) -> u64;
     /// Slots that have lanes.
     fn slots(&self) -> impl Iterator<Item = u16>;
 }
@@ -167,9 +169,15 @@ pub fn touch<B: Book>(book: &B, me: &Me) -> Result<u64, Not> {
     sub(book, me, 0)
 }
 
-/// Takes all that a slot is charged away. Its process must be dead, or be `me` before its first charge.
-pub fn reap<B: Book>(book: &B, me: &Me, slot: u16) -> Result<u64, Not> {
+/// Takes all that a slot is charged away, if it is still that of `owner`, who must be dead, or be `me` before its first
+/// charge.
+pub fn reap<B: Book>(book: &B, me: &Me, slot: u16, owner: u64) -> Result<u64, Not> {
     commit(book, me, |_| {
+        // Between the judgement and now somebody may have taken the slot over, and charged something: that is an
+        // operation, so either it is seen here that the owner is another one, or the exchange of the word fails.
+        if book.owner(slot) != owner {
+            return Err(Not::Needed);
+        }
         let [charged, _] = book.lanes(slot).ok_or(Not::Sane)?.charged.load();
         if charged == 0 {
             return Err(Not::Needed);
@@ -437,8 +445,10 @@ pub fn close_all<B: Book>(book: &B, me: &Me) -> bool {
 pub fn reap_dead<B: Book>(book: &B, me: &Me, is_dead: &mut impl FnMut(u16) -> bool) -> bool {
     let mut any = false;
     for slot in book.slots().filter(|slot| *slot != me.slot) {
+        // Before the judgement, which is about this one.
+        let owner = book.owner(slot);
         let charged = book.lanes(slot).is_some_and(|lanes| lanes.charged.load()[0] != 0);
-        any |= charged && is_dead(slot) && reap(book, me, slot).is_ok();
+        any |= charged && is_dead(slot) && reap(book, me, slot, owner).is_ok();
     }
     any
 }

@@ -265,6 +265,11 @@ impl Book for Entered {
         self.map.lanes(self.index, slot)
     }
 
+    fn owner(&self, slot: u16) -> u64 {
+        // Acquire pairs with the Release in `Who::store`.
+        self.map.slot(slot).map_or(0, |slot| slot.generation.load(Ordering::Acquire))
+    }
+
     fn slots(&self) -> impl Iterator<Item = u16> {
         self.map.slots().filter(|slot| self.map.lanes(self.index, *slot).is_some())
     }
@@ -358,7 +363,7 @@ fn inherit(map: Map, slot: u16) {
         let _ = protocol::touch(&entered, &entered.me);
         protocol::reset_cells(mine);
         mine.contexts.store(0, Ordering::Relaxed);
-        if protocol::reap(&entered, &entered.me, slot).is_err() {
+        if protocol::reap(&entered, &entered.me, slot, entered.owner(slot)).is_err() {
             let _ = protocol::touch(&entered, &entered.me);
         }
     }
@@ -403,3 +408,6 @@ fn close_inherited(id: (u64, u64)) {
         std::mem::forget(inherited);
     }
 }
+
+#[cfg(test)]
+mod tests;
