@@ -14,6 +14,6 @@ pub mod policy;
 pub mod process;
 pub mod record;
 pub mod report;
-pub mod stack;
+pub use cuwarden_stack as stack;
 mod sync;
 pub mod tracking;
