@@ -131,3 +131,29 @@ fn the_contexts_of_the_dead_are_free() {
     }
     assert!(stage.peak_of_all(0) <= LIMIT, "{}", stage.peak_of_all(0));
 }
+
+/// What the driver says beyond the books is said by the one who was refused, to those who want to know.
+#[test]
+fn what_the_driver_has_beyond_the_books_is_said() {
+    const LARGE: u64 = 1 << 30;
+    for counted in [false, true] {
+        let stage = Stage::limited(&(2 * LARGE).to_string());
+        let mut holder = stage.holder_with(MIB, |command| {
+            let count = if counted { "1" } else { "0" };
+            command
+                .env("CUWARDEN_COUNT_CONTEXT", count)
+                .env("CUWARDEN_SIM_CONTEXT", "1g")
+                .env("CUWARDEN_LOG", "debug");
+        });
+        holder.is_refused(2 * LARGE);
+        assert_eq!(holder.finish(), 0);
+        let said = stage.sim.events_named("unaccounted");
+        if counted {
+            assert_eq!(said.len(), 0, "{said:#?}");
+        } else {
+            let [one] = &said[..] else { panic!("{said:#?}") };
+            assert_eq!((&one["level"], &one["unaccounted_bytes"]), (&"debug".into(), &LARGE.into()), "{one}");
+            assert_eq!(one["charged_bytes"], MIB, "{one}");
+        }
+    }
+}

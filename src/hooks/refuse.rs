@@ -8,7 +8,7 @@ use crate::cuda::error::CUDA_ERROR_OUT_OF_MEMORY;
 use crate::ledger::view::Holder;
 use crate::ledger::{Account, Denied, Reserved};
 use crate::policy::config::Level;
-use crate::policy::refusal;
+use crate::policy::{reconcile, refusal};
 use crate::process::Process;
 use crate::report::size::bytes as size;
 use crate::tracking::contexts::{Context, Origin};
@@ -106,8 +106,35 @@ fn refused(process: &Process, api: Id, what: &str, device: u8, bytes: u64, denie
                 "message": refusal::text(what, device, denied, &holders, process.pid()),
             }),
         );
+        if process.events.wants(Level::Debug) {
+            compare_with_driver(process, device);
+        }
     }
     CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// Says where the driver's own figure for this process is not that of the books.
+fn compare_with_driver(process: &Process, device: u8) {
+    let Some(account) = process.account(device) else { return };
+    let uuid = uuid_of(process, device);
+    let Some(figure) = super::nvml_ask::usage(&uuid, true).and_then(|usage| usage.ours) else { return };
+    let charged = account.held().saturating_add(account.contexts());
+    let bytes = reconcile::unaccounted(figure, charged, account.entered.context_cost());
+    if bytes != 0 {
+        process.events.emit(
+            Level::Debug,
+            "unaccounted",
+            json!({
+                "device": device, "uuid": uuid, "driver_bytes": figure, "charged_bytes": charged,
+                "unaccounted_bytes": bytes,
+                "message": format!(
+                    "NVML says that this process has {} on device {device}, and the books say {}. What the driver takes \
+                     for itself, or what was allocated where the shim does not see it, makes the difference.",
+                    size(figure), size(charged)
+                ),
+            }),
+        );
+    }
 }
 
 fn holder(holder: &Holder) -> Value {

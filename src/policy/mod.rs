@@ -5,5 +5,6 @@ pub mod limit;
 pub mod listed;
 pub mod ordinal;
 pub mod quota;
+pub mod reconcile;
 pub mod refusal;
 pub mod sizes;

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use super::model::{Device, State};
-
-/// A context's share where nobody has measured it, in bytes.
-const CONTEXT: u64 = 512 << 20;
+use crate::policy::reconcile::unaccounted;
 
 /// Fills in what of a device is unaccounted for. `list`: NVML's, bytes by its numbers for processes.
 /// `is_whole_machine`: those numbers are the ones of this pid namespace.
@@ -33,40 +31,12 @@ pub fn fill(device: &mut Device, list: &[(u32, u64)], is_whole_machine: bool) {
     }
 }
 
-/// NVML's figure less the books', where they are further apart than one context's share; otherwise 0.
-fn unaccounted(nvml: u64, charged: u64, context_cost: Option<u64>) -> i64 {
-    let apart = nvml.abs_diff(charged);
-    if apart <= context_cost.unwrap_or(CONTEXT) {
-        return 0;
-    }
-    let apart = i64::try_from(apart).unwrap_or(i64::MAX);
-    if nvml > charged { apart } else { -apart }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::ps::model::Process;
 
     const MIB: u64 = 1 << 20;
-
-    #[test]
-    fn what_is_within_one_contexts_share_is_explained() {
-        for (nvml, charged, cost, expected) in [
-            (900, 600, Some(300), 0),
-            (901, 600, Some(300), 301),
-            (600, 901, Some(300), -301),
-            (600, 900, Some(300), 0),
-            (512, 0, None, 0),
-            (513, 0, None, 513),
-            (0, 513, None, -513),
-        ] {
-            let found = unaccounted(nvml * MIB, charged * MIB, cost.map(|cost| cost * MIB));
-            assert_eq!(found, expected * MIB as i64, "{nvml} {charged} {cost:?}");
-        }
-        assert_eq!(unaccounted(u64::MAX, 0, None), i64::MAX);
-        assert_eq!(unaccounted(0, u64::MAX, Some(0)), -i64::MAX);
-    }
 
     fn process(host_pid: Option<u32>, is_neighbour: bool, state: State) -> Process {
         Process {
