@@ -145,7 +145,7 @@ fn try_coming(process: &Process, device: u8) -> Result<Coming, (u64, Denied)> {
 
 /// NVML is loaded for it only where a quota depends on it.
 fn ask(process: &Process, device: u8, account: Account<'_>) -> Option<Usage> {
-    nvml_ask::usage(&uuid_of(process, device), account.limit() != 0)
+    nvml_ask::usage(process, &uuid_of(process, device), account.limit() != 0)
 }
 
 /// What a context took, in bytes: the process's own figure, or what all of the device's memory in use grew by, if

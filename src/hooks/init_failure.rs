@@ -48,13 +48,13 @@ fn report(
     let stack = stack(process);
     let mut machine = Machine::look(&Place::here(), &|name| std::env::var_os(name));
     machine.forked_from = process.forked_from();
-    let chain = nvml_ask::failure_chain(device.and_then(|device| u32::try_from(device).ok()));
+    let chain = nvml_ask::failure_chain(process, device.and_then(|device| u32::try_from(device).ok()));
     let known = known(process, image, architecture);
     let failure = Failure { api: api.to_owned(), code, device };
-    let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: Some(&chain) });
+    let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
     let fields = json!({
         "api": api, "code": code, "name": error::name(code), "device": device, "stack": stack,
-        "nvml_chain": chain.calls, "app_nvml_calls": [], "causes": causes,
+        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": [], "causes": causes,
         "message": message(api, code, device, &causes),
     });
     keep(process, &fields);

@@ -7,6 +7,7 @@ use super::lookup::Library;
 use crate::diagnose::chain::{self, Call, Chain};
 use crate::diagnose::nvml::{LIBRARY_NOT_FOUND, Nvml, code_name};
 use crate::event::cancel::Undisturbed;
+use crate::process::Process;
 use core::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +24,10 @@ pub(super) struct Usage {
 }
 
 /// Asks about a device by its UUID, as `GPU-…` or `MIG-…`. `load`: NVML may be loaded for it.
-pub(super) fn usage(uuid: &str, load: bool) -> Option<Usage> {
+pub(super) fn usage(process: &Process, uuid: &str, load: bool) -> Option<Usage> {
+    if process.is_forked() {
+        return None;
+    }
     let library = Library::nvml(load)?;
     let find = |name: &CStr| library.address(name);
     // SAFETY: the library's own functions.
@@ -44,9 +48,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The chain of calls that shows why CUDA does not start. Asked by a thread of its own, which is left behind where NVML
 /// does not answer in time; what it had learned until then is told.
-pub(super) fn failure_chain(wanted: Option<u32>) -> Chain {
+pub(super) fn failure_chain(process: &Process, wanted: Option<u32>) -> Option<Chain> {
+    if process.is_forked() {
+        return None;
+    }
     // Here, not there: the loader's lock may be held by this thread, in a library's constructor.
-    let Some(library) = Library::nvml(true) else { return no_library() };
+    let Some(library) = Library::nvml(true) else { return Some(no_library()) };
     let known = Arc::new(Mutex::new(Chain::default()));
     let (done, answer) = crossbeam_channel::bounded(1);
     let progress = Arc::clone(&known);
@@ -65,10 +72,9 @@ pub(super) fn failure_chain(wanted: Option<u32>) -> Chain {
         let _undisturbed = Undisturbed::new();
         std::thread::Builder::new().name("cuwarden-nvml".to_owned()).stack_size(512 << 10).spawn(ask)
     };
-    match started.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok()) {
-        Some(chain) => chain,
-        None => Chain { timed_out: true, ..known.lock().unwrap_or_else(PoisonError::into_inner).clone() },
-    }
+    let learned = || known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let answered = started.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok());
+    Some(answered.unwrap_or_else(|| Chain { timed_out: true, ..learned() }))
 }
 
 fn no_library() -> Chain {

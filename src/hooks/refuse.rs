@@ -117,7 +117,9 @@ fn refused(process: &Process, api: Id, what: &str, device: u8, bytes: u64, denie
 fn compare_with_driver(process: &Process, device: u8) {
     let Some(account) = process.account(device) else { return };
     let uuid = uuid_of(process, device);
-    let Some(figure) = super::nvml_ask::usage(&uuid, true).and_then(|usage| usage.ours) else { return };
+    let Some(figure) = super::nvml_ask::usage(process, &uuid, true).and_then(|usage| usage.ours) else {
+        return;
+    };
     let charged = account.held().saturating_add(account.contexts());
     let bytes = reconcile::unaccounted(figure, charged, account.entered.context_cost());
     if bytes != 0 {

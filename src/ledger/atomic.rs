@@ -1,4 +1,4 @@
-//! The atomics that processes share. Under `cfg(loom)` they are the model checker's.
+//! The atomics that processes share. Under `cfg(loom)` they are the model checker's, see `model/`.
 
 #[cfg(not(loom))]
 pub use real::Pair;
@@ -6,7 +6,7 @@ pub use real::Pair;
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub use crate::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use model::Pair;
 
@@ -69,7 +69,7 @@ mod real {
 
 #[cfg(loom)]
 mod model {
-    use loom::sync::atomic::{AtomicU64, Ordering};
+    use crate::atomic::{AtomicU64, Ordering};
 
     /// loom has no 128-bit atomics: each word keeps its top and its bottom 16 bits, which is all that a model fills.
     #[derive(Debug, Default)]

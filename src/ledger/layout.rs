@@ -16,7 +16,7 @@ pub const SLOTS: usize = 1024;
 /// Devices, MIG instances each for itself.
 pub const DEVICES: usize = 64;
 /// Places for spare bytes of one process on one device.
-pub const CELLS: usize = 8;
+pub const CELLS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// What the file is.
 #[repr(C, align(4096))]

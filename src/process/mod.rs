@@ -57,6 +57,7 @@ pub struct Process {
     pid: u32,
     alive: alive::Alive,
     started_coarse_ns: u64,
+    is_forked: bool,
     forked_from: Option<u32>,
 }
 
@@ -131,6 +132,12 @@ impl Process {
     #[inline]
     pub fn age_ns(&self) -> u64 {
         coarse_ns().saturating_sub(self.started_coarse_ns)
+    }
+
+    /// True where this process was forked from one that used the shim already. Locks of the loader may be held for ever:
+    /// nothing is loaded and no thread is started for questions of our own.
+    pub fn is_forked(&self) -> bool {
+        self.is_forked
     }
 
     /// The process that had initialised CUDA before this one was forked from it.

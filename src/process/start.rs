@@ -14,7 +14,7 @@ use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What the shim does in this process.
@@ -36,6 +36,9 @@ const STARTING: u64 = 1;
 const ON: u64 = 2;
 const OFF: u64 = 3;
 const REFUSED: u64 = 4;
+
+/// This process was forked from one that had come here: what its other threads held at that moment stays held.
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The process in which cuInit succeeded. A child has it from its parent, until it begins books of its own.
 static INITIALISED: AtomicU32 = AtomicU32::new(0);
@@ -78,6 +81,8 @@ pub fn start() -> Verdict {
                 }
                 let mine = pid << 32 | STARTING;
                 if STATE.compare_exchange(state, mine, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    // Relaxed: read further down by this very thread.
+                    FORKED.store(state != 0, Ordering::Relaxed);
                     return reach(pid);
                 }
             }
@@ -257,6 +262,7 @@ fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'s
         pid: std::process::id(),
         alive: Alive::new(),
         started_coarse_ns: coarse_ns(),
+        is_forked: FORKED.load(Ordering::Relaxed),
         forked_from: Some(INITIALISED.swap(0, Ordering::Relaxed)).filter(|pid| *pid != 0),
     }));
     // Release pairs with the Acquire in `current`.
