@@ -1,5 +1,6 @@
 //! What this process holds: one record for each live allocation, found by its address or handle.
 
+pub mod askers;
 pub mod contexts;
 pub mod graphs;
 pub mod index;

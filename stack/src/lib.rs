@@ -20,6 +20,7 @@
 //! The warm path allocates nothing, makes no system call and leaves `errno` alone.
 
 mod cache;
+pub mod cudart;
 mod loader;
 mod memory;
 mod modules;
