@@ -122,44 +122,80 @@ pub enum Rule {
     BaselineException,
 }
 
-impl Rule {
-    /// All rules, in the order in which they are told.
-    pub const ALL: [Rule; 8] = [
-        Rule::RuntimeMajor,
-        Rule::BaselineDriver,
-        Rule::BaselineRuntime,
-        Rule::BaselineDriverMajor,
-        Rule::BaselineRuntimeMajor,
-        Rule::BaselineException,
-        Rule::RuntimeMinor,
-        Rule::MajorGap,
-    ];
+/// What is the same of a rule whatever the versions are.
+struct Text {
+    rule: Rule,
+    id: &'static str,
+    outcome: Outcome,
+    /// What is wrong and the way out. See [`fill`].
+    reason: &'static str,
+    action: &'static str,
+}
 
+/// In the order in which they are told.
+static TABLE: [Text; 8] = [
+    Text {
+        rule: Rule::RuntimeMajor,
+        id: "runtime-major",
+        outcome: Outcome::Blocked,
+        reason: "CUDA runtime {runtime} needs a driver of CUDA {runtime major}, and this one is of CUDA {driver}: the runtime refuses to start (cudaErrorInsufficientDriver, 35).",
+        action: "Update the driver, or use a build for CUDA {driver major}.",
+    },
+    Text {
+        rule: Rule::BaselineDriver,
+        id: "baseline-driver",
+        outcome: Outcome::Blocked,
+        reason: "CUDA runtime {runtime} is newer than the driver's CUDA {driver}, and under a baseline the driver must not be older than the runtime.",
+        action: "Use a build for CUDA {lower} or older of CUDA {baseline major}.",
+    },
+    Text {
+        rule: Rule::BaselineRuntime,
+        id: "baseline-runtime",
+        outcome: Outcome::Blocked,
+        reason: "CUDA runtime {runtime} is newer than the baseline {baseline}.",
+        action: "Use a build for CUDA {baseline} or older of CUDA {baseline major}, or a whole card, to which the baseline does not apply.",
+    },
+    Text {
+        rule: Rule::BaselineDriverMajor,
+        id: "baseline-driver-major",
+        outcome: Outcome::Blocked,
+        reason: "The driver is of CUDA {driver}, and the baseline {baseline} allows CUDA {baseline major} only.",
+        action: "Give the program a driver library of CUDA {baseline major}: in a container, look for a cuda-compat folder that takes the place of the host's; on the host, install a driver of CUDA {baseline major}.",
+    },
+    Text {
+        rule: Rule::BaselineRuntimeMajor,
+        id: "baseline-runtime-major",
+        outcome: Outcome::Blocked,
+        reason: "CUDA runtime {runtime} is below the baseline {baseline}, which allows CUDA {baseline major} only.",
+        action: "Use a build for CUDA {baseline major}, or let the operator add an exception: CUWARDEN_BASELINE_ALLOW=EXE={runtime}.",
+    },
+    Text {
+        rule: Rule::BaselineException,
+        id: "baseline-exception",
+        outcome: Outcome::Warning,
+        reason: "CUDA runtime {runtime} is below the baseline {baseline}, and this executable may use it.",
+        action: "Move it to a build for CUDA {baseline major} when there is one.",
+    },
+    Text {
+        rule: Rule::RuntimeMinor,
+        id: "runtime-minor",
+        outcome: Outcome::Warning,
+        reason: "CUDA runtime {runtime} is newer than the driver's CUDA {driver}. NVIDIA's minor-version compatibility holds, but PTX that is compiled at load and new features need the newer driver.",
+        action: "If the program loads PTX, or a call fails with cudaErrorCallRequiresNewerDriver (36), update the driver to CUDA {runtime}, or use a build for CUDA {driver} or older.",
+    },
+    Text {
+        rule: Rule::MajorGap,
+        id: "major-gap",
+        outcome: Outcome::Warning,
+        reason: "CUDA runtime {runtime} is {gap} major versions older than the driver's CUDA {driver}: unstable and not supported.",
+        action: "Use a build for CUDA {driver major} or the major version before it.",
+    },
+];
+
+impl Rule {
     /// By which scripts know it; never changes.
     pub fn id(self) -> &'static str {
-        match self {
-            Rule::RuntimeMajor => "runtime-major",
-            Rule::RuntimeMinor => "runtime-minor",
-            Rule::MajorGap => "major-gap",
-            Rule::BaselineDriver => "baseline-driver",
-            Rule::BaselineRuntime => "baseline-runtime",
-            Rule::BaselineDriverMajor => "baseline-driver-major",
-            Rule::BaselineRuntimeMajor => "baseline-runtime-major",
-            Rule::BaselineException => "baseline-exception",
-        }
-    }
-
-    /// How grave it is to break it.
-    pub fn outcome(self, strict: bool) -> Outcome {
-        match self {
-            Rule::RuntimeMajor
-            | Rule::BaselineDriver
-            | Rule::BaselineRuntime
-            | Rule::BaselineDriverMajor
-            | Rule::BaselineRuntimeMajor => Outcome::Blocked,
-            Rule::RuntimeMinor if strict => Outcome::Blocked,
-            Rule::RuntimeMinor | Rule::MajorGap | Rule::BaselineException => Outcome::Warning,
-        }
+        TABLE.iter().find(|text| text.rule == self).map_or("", |text| text.id)
     }
 
     fn is_broken_by(self, versions: &Versions) -> bool {
@@ -195,11 +231,8 @@ pub struct Finding {
 
 /// Every rule that the versions break, the gravest kinds first; empty: all is fine.
 pub fn judge(versions: &Versions) -> Vec<Finding> {
-    Rule::ALL
-        .into_iter()
-        .filter(|rule| rule.is_broken_by(versions))
-        .map(|rule| finding(rule, versions))
-        .collect()
+    let broken = TABLE.iter().filter(|text| text.rule.is_broken_by(versions));
+    broken.map(|text| finding(text, versions)).collect()
 }
 
 /// The gravest outcome.
@@ -207,75 +240,45 @@ pub fn verdict(findings: &[Finding]) -> Outcome {
     findings.iter().map(|finding| finding.outcome).max().unwrap_or(Outcome::Fine)
 }
 
-fn finding(rule: Rule, versions: &Versions) -> Finding {
-    let Versions { driver, strict, .. } = *versions;
+fn finding(text: &Text, versions: &Versions) -> Finding {
+    let outcome = match text.rule {
+        Rule::RuntimeMinor if versions.strict => Outcome::Blocked,
+        _ => text.outcome,
+    };
+    Finding {
+        rule: text.rule,
+        outcome,
+        reason: fill(text.reason, versions),
+        action: fill(text.action, versions),
+    }
+}
+
+/// Puts the versions in the place of their names in braces.
+fn fill(template: &str, versions: &Versions) -> String {
+    let driver = versions.driver;
     // Rules about either are broken only where it is there.
     let runtime = versions.runtime.unwrap_or(driver);
     let baseline = versions.baseline.unwrap_or(driver);
-    let (reason, action) = match rule {
-        Rule::RuntimeMajor => (
-            format!(
-                "CUDA runtime {runtime} needs a driver of CUDA {}, and this one is of CUDA {driver}: the runtime refuses to start (cudaErrorInsufficientDriver, 35).",
-                runtime.major
-            ),
-            format!("Update the driver, or use a build for CUDA {}.", driver.major),
-        ),
-        Rule::RuntimeMinor => (
-            format!(
-                "CUDA runtime {runtime} is newer than the driver's CUDA {driver}. NVIDIA's minor-version compatibility holds, but PTX that is compiled at load and new features need the newer driver."
-            ),
-            format!(
-                "If the program loads PTX, or a call fails with cudaErrorCallRequiresNewerDriver (36), update the driver to CUDA {runtime}, or use a build for CUDA {driver} or older."
-            ),
-        ),
-        Rule::MajorGap => (
-            format!(
-                "CUDA runtime {runtime} is {} major versions older than the driver's CUDA {driver}: unstable and not supported.",
-                driver.major.saturating_sub(runtime.major)
-            ),
-            format!("Use a build for CUDA {} or {driver}.", driver.major.saturating_sub(1)),
-        ),
-        Rule::BaselineDriver => (
-            format!(
-                "CUDA runtime {runtime} is newer than the driver's CUDA {driver}, and under a baseline the driver must not be older than the runtime."
-            ),
-            format!("Use a build for CUDA {} or older of CUDA {}.", driver.min(baseline), baseline.major),
-        ),
-        Rule::BaselineRuntime => (
-            format!("CUDA runtime {runtime} is newer than the baseline {baseline}."),
-            format!(
-                "Use a build for CUDA {baseline} or older of CUDA {}, or a whole card, to which the baseline does not apply.",
-                baseline.major
-            ),
-        ),
-        Rule::BaselineDriverMajor => (
-            format!(
-                "The driver is of CUDA {driver}, and the baseline {baseline} allows CUDA {} only.",
-                baseline.major
-            ),
-            format!(
-                "Give the program a driver library of CUDA {0}: in a container, look for a cuda-compat folder that takes the place of the host's; on the host, install a driver of CUDA {0}.",
-                baseline.major
-            ),
-        ),
-        Rule::BaselineRuntimeMajor => (
-            format!(
-                "CUDA runtime {runtime} is below the baseline {baseline}, which allows CUDA {} only.",
-                baseline.major
-            ),
-            format!(
-                "Use a build for CUDA {}, or let the operator add an exception: CUWARDEN_BASELINE_ALLOW=EXE={runtime}.",
-                baseline.major
-            ),
-        ),
-        Rule::BaselineException => (
-            format!(
-                "CUDA runtime {runtime} is below the baseline {baseline}, and this executable may use it."
-            ),
-            format!("Move it to a build for CUDA {} when there is one.", baseline.major),
-        ),
-    };
-    Finding { rule, outcome: rule.outcome(strict), reason, action }
+    let mut filled = String::with_capacity(template.len());
+    for part in template.split('{') {
+        let Some((name, rest)) = part.split_once('}') else {
+            filled.push_str(part);
+            continue;
+        };
+        let (version, number) = match name {
+            "runtime" => (Some(runtime), 0),
+            "driver" => (Some(driver), 0),
+            "baseline" => (Some(baseline), 0),
+            "lower" => (Some(driver.min(baseline)), 0),
+            "runtime major" => (None, runtime.major),
+            "driver major" => (None, driver.major),
+            "baseline major" => (None, baseline.major),
+            _ => (None, driver.major.saturating_sub(runtime.major)),
+        };
+        filled.push_str(&version.map_or_else(|| number.to_string(), |version| version.to_string()));
+        filled.push_str(rest);
+    }
+    filled
 }
 
 /// The release of the kernel module in the text of /proc/driver/nvidia/version, such as 535.183.01.

@@ -6,4 +6,5 @@ pub mod graphs;
 pub mod index;
 pub mod memory_map;
 pub mod pools;
+pub mod runtimes;
 pub mod stacks;

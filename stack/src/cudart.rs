@@ -28,15 +28,16 @@ pub fn shared() -> Vec<Found> {
     let mut found = Vec::new();
     visit(&mut |module, _| {
         if is_called_cudart(module.name) {
-            found.extend(text_of(module).map(|text| describe(module, text.clone(), text)));
+            found.extend(text_of(module).map(|text| describe(module, text.clone(), Some(text))));
         }
         ControlFlow::Continue(())
     });
     found
 }
 
-/// The module that holds this code. A runtime that is linked into it is looked for near the code.
-pub fn holding(code: u64) -> Option<Found> {
+/// The module that holds this code. In one that is not called libcudart a runtime is looked for near `near`, if that is
+/// known.
+pub fn holding(code: u64, near: Option<u64>) -> Option<Found> {
     /// A static runtime is half a MiB, in one piece.
     const NEAR: u64 = 1 << 20;
     let mut found = None;
@@ -45,12 +46,10 @@ pub fn holding(code: u64) -> Option<Found> {
             return ControlFlow::Continue(());
         }
         found = text_of(module).map(|text| {
-            let near = if is_called_cudart(module.name) {
-                text.clone()
-            } else {
-                code.saturating_sub(NEAR).max(text.start)..code.saturating_add(NEAR).min(text.end)
-            };
-            describe(module, text, near)
+            let around =
+                |at: u64| at.saturating_sub(NEAR).max(text.start)..at.saturating_add(NEAR).min(text.end);
+            let look_in = if is_called_cudart(module.name) { Some(text.clone()) } else { near.map(around) };
+            describe(module, text, look_in)
         });
         ControlFlow::Break(())
     });
@@ -88,13 +87,13 @@ fn text_of(module: &Loaded<'_>) -> Option<Range<u64>> {
         .map(|(start, end)| start..end)
 }
 
-fn describe(module: &Loaded<'_>, text: Range<u64>, look_in: Range<u64>) -> Found {
+fn describe(module: &Loaded<'_>, text: Range<u64>, look_in: Option<Range<u64>>) -> Found {
     let is_shared_runtime = is_called_cudart(module.name);
     Found {
         path: module.name.to_vec(),
         text,
         is_shared_runtime,
-        answers: answers_in(module, look_in),
+        answers: look_in.and_then(|range| answers_in(module, range)),
         node: if is_shared_runtime { node_of(module) } else { None },
     }
 }
@@ -176,10 +175,10 @@ mod tests {
     #[test]
     fn this_program_is_found_by_its_code() {
         let code = this_program_is_found_by_its_code as *const () as u64;
-        let found = holding(code).unwrap();
+        let found = holding(code, Some(code)).unwrap();
         assert!(found.text.contains(&code) && !found.is_shared_runtime && found.node.is_none());
         assert_eq!(text_holding(code), Some(found.text));
-        assert_eq!(holding(0), None);
+        assert_eq!(holding(0, None), None);
         assert_eq!(shared(), []);
     }
 }

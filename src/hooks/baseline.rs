@@ -1,0 +1,203 @@
+//! Which CUDA runtimes are in the process, and whether they keep the baseline: asked at each cuInit.
+//!
+//! Every runtime calls cuInit by itself, before anything else, so its own call is where it can be refused. Until the
+//! driver's cuInit has succeeded, all runtimes that are loaded are judged, whoever calls; a runtime that comes later is
+//! judged at its own call, and the others go on.
+
+use super::init_failure;
+use crate::cuda::abi::CUresult;
+use crate::cuda::error::{self, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH};
+use crate::event::cancel::NoCancel;
+use crate::ledger::limit::Limit;
+use crate::policy::config::{BaselineMode, Level};
+use crate::policy::versions::runtime::identify;
+use crate::policy::versions::{self, CudaVersion, Finding, Outcome, Versions};
+use crate::process::Process;
+use crate::stack::{self, cudart};
+use crate::tracking::askers;
+use crate::tracking::runtimes::{Runtime, note_version};
+use serde_json::{Map, Value};
+use std::sync::atomic::Ordering;
+
+/// What cuInit answers to this caller in the driver's place; `None`: the driver is called.
+#[cold]
+#[inline(never)]
+pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
+    let _no_cancel = NoCancel::new();
+    let to_judge = look(process, caller)?;
+    let baseline = process.config.baseline.in_force()?;
+    let number = process.writer.header().driver_version.load(Ordering::Relaxed);
+    // Without an answer to cuDriverGetVersion nothing will come of cuInit either.
+    let driver = CudaVersion::from_number(number)?;
+    let baseline = Some(baseline).filter(|_| !is_whole_card(process));
+    let executable = executable();
+    let mut verdict = Outcome::Fine;
+    for runtime in to_judge {
+        let version = runtime.as_ref().and_then(|runtime| CudaVersion::from_number(runtime.version));
+        let is_exempt =
+            version.is_some_and(|version| process.config.baseline.exceptions.allow(&executable, version));
+        let of = Versions { driver, runtime: version, baseline, is_exempt, strict: false };
+        let findings = versions::judge(&of);
+        if let Some(first) = findings.first() {
+            verdict = verdict.max(versions::verdict(&findings));
+            say(process, &of, runtime.as_ref(), first, &findings, &executable);
+        }
+    }
+    let is_refused = verdict == Outcome::Blocked && process.config.baseline.mode == BaselineMode::Enforce;
+    is_refused.then_some(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+}
+
+/// The driver's cuInit has succeeded.
+pub(super) fn started(process: &Process) {
+    process.runtimes().is_driver_started = true;
+}
+
+/// Notes the runtimes that can be seen now and answers those that this call is about; one that is none stands for a
+/// program that uses the driver alone. `None`: a call that is about nothing new.
+#[inline(never)]
+fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
+    stack::modules_changed();
+    let (known, is_driver_started) = {
+        let mut runtimes = process.runtimes();
+        runtimes.check(stack::unloads());
+        (runtimes.holding(caller).cloned(), runtimes.is_driver_started)
+    };
+    let calling = known.or_else(|| runtime_holding(caller));
+    let mut found: Vec<Runtime> = calling.into_iter().collect();
+    if !is_driver_started {
+        for shared in cudart::shared() {
+            let asked = askers::of(shared.text.start);
+            if found.iter().all(|known| known.text.start != shared.text.start) {
+                found.extend(runtime_of(shared, asked));
+            }
+        }
+    }
+    let mut runtimes = process.runtimes();
+    for runtime in &found {
+        note_version(process.writer.header(), runtime.version);
+        runtimes.add(runtime.clone());
+    }
+    match (found.is_empty(), is_driver_started) {
+        (false, _) => Some(found.into_iter().map(Some).collect()),
+        (true, false) => Some(vec![None]),
+        (true, true) => None,
+    }
+}
+
+#[inline(never)]
+fn runtime_holding(caller: u64) -> Option<Runtime> {
+    let asked = askers::of(caller);
+    runtime_of(cudart::holding(caller, asked.map(|asked| asked.caller))?, asked)
+}
+
+fn runtime_of(found: cudart::Found, asked: Option<askers::Asked>) -> Option<Runtime> {
+    let identified = identify(&found, asked)?;
+    Some(Runtime {
+        text: found.text,
+        path: found.path,
+        version: identified.version.number(),
+        is_exact: identified.is_exact,
+    })
+}
+
+/// No memory limit: the baseline is for parts of a card.
+fn is_whole_card(process: &Process) -> bool {
+    let by_operator = || {
+        let mut devices = process.ledger.map().devices();
+        devices.any(|(_, device)| {
+            // Acquire pairs with the Release of whoever set it.
+            matches!(Limit::of(device.limit.load(Ordering::Acquire)), Limit::Operators(bytes) if bytes != 0)
+        })
+    };
+    process.config.limits.is_unlimited() && !by_operator()
+}
+
+#[inline(never)]
+fn executable() -> String {
+    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let path = path.to_string_lossy();
+    path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
+}
+
+#[inline(never)]
+fn say(
+    process: &Process,
+    of: &Versions,
+    runtime: Option<&Runtime>,
+    first: &Finding,
+    findings: &[Finding],
+    executable: &str,
+) {
+    let path = runtime.map_or(&[][..], |runtime| &runtime.path);
+    if !process.runtimes().is_news(path, runtime.map_or(0, |runtime| runtime.version)) {
+        return;
+    }
+    let mode = process.config.baseline.mode;
+    let is_refused = first.outcome == Outcome::Blocked && mode == BaselineMode::Enforce;
+    let file = match runtime {
+        Some(runtime) if runtime.path.is_empty() => Some(executable.to_owned()),
+        Some(runtime) => Some(String::from_utf8_lossy(&runtime.path).into_owned()),
+        None => None,
+    };
+    let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let consequence = match first.outcome {
+        Outcome::Blocked if is_refused => " CUDA is not started.",
+        Outcome::Blocked => " CUDA is started all the same: CUWARDEN_BASELINE_MODE is warn.",
+        _ => "",
+    };
+    let mut fields = texts(&[
+        ("baseline", process.config.baseline.version.map(text).as_deref()),
+        ("driver_version", Some(&text(of.driver))),
+        ("runtime_version", of.runtime.map(text).as_deref()),
+        ("runtime_file", file.as_deref()),
+        ("kernel_module", versions::kernel_module(&module)),
+        ("exe", Some(executable)),
+        ("mode", Some(mode.name())),
+        ("outcome", Some(versions::verdict(findings).name())),
+        ("rule", Some(first.rule.id())),
+        ("reason", Some(&first.reason)),
+        ("action", Some(&first.action)),
+        ("message", Some(&[&first.reason, consequence, " ", &first.action].concat())),
+    ]);
+    let mut put = |name: &str, value: Value| {
+        fields.insert(name.to_owned(), value);
+    };
+    put("runtime_is_exact", runtime.map(|runtime| runtime.is_exact).into());
+    put("whole_card", of.baseline.is_none().into());
+    put("rules", findings.iter().map(|finding| finding.rule.id()).collect::<Vec<_>>().into());
+    if is_refused {
+        init_failure::keep(process, &in_report(&fields));
+    }
+    let level = if is_refused { Level::Error } else { Level::Warn };
+    process.events.emit(level, "baseline_violation", Value::Object(fields));
+}
+
+fn text(version: CudaVersion) -> String {
+    version.to_string()
+}
+
+/// A loop over pairs is a small part of the code of as many insertions written out.
+fn texts(fields: &[(&str, Option<&str>)]) -> Map<String, Value> {
+    fields.iter().map(|(name, text)| ((*name).to_owned(), Value::from(*text))).collect()
+}
+
+/// The same as a failure to start, which it is for the program.
+fn in_report(event: &Map<String, Value>) -> Value {
+    let of = |name: &str| event.get(name).and_then(Value::as_str);
+    let code = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    let cause = texts(&[("id", of("rule")), ("evidence", of("reason")), ("action", of("action"))]);
+    let mut fields = texts(&[
+        ("api", Some("cuInit")),
+        ("name", Some(error::name(code))),
+        ("device", None),
+        ("message", of("message")),
+    ]);
+    let mut put = |name: &str, value: Value| {
+        fields.insert(name.to_owned(), value);
+    };
+    put("code", code.into());
+    put("stack", Value::Array(Vec::new()));
+    put("causes", Value::Array(vec![Value::Object(cause)]));
+    put("baseline_violation", Value::Object(event.clone()));
+    Value::Object(fields)
+}
