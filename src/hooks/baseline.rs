@@ -24,7 +24,24 @@ use std::sync::atomic::Ordering;
 #[inline(never)]
 pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
     let _no_cancel = NoCancel::new();
-    let to_judge = look(process, caller)?;
+    let verdict = judge(process, &look(process, caller)?)?;
+    let is_refused = verdict == Outcome::Blocked && process.config.baseline.mode == BaselineMode::Enforce;
+    is_refused.then_some(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+}
+
+/// A module has looked up its first function: if a runtime has, it is judged here for the first time.
+#[cold]
+#[inline(never)]
+pub(super) fn looked_up(process: &Process, caller: u64) {
+    let _no_cancel = NoCancel::new();
+    if let Some(runtime) = runtime_holding(caller) {
+        note_version(process.writer.header(), runtime.version);
+        judge(process, &[Some(runtime)]);
+    }
+}
+
+/// The gravest verdict on any of them; what is wrong is said.
+fn judge(process: &Process, runtimes: &[Option<Runtime>]) -> Option<Outcome> {
     let baseline = process.config.baseline.in_force()?;
     let number = process.writer.header().driver_version.load(Ordering::Relaxed);
     // Without an answer to cuDriverGetVersion nothing will come of cuInit either.
@@ -32,7 +49,7 @@ pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
     let baseline = Some(baseline).filter(|_| !is_whole_card(process));
     let executable = executable();
     let mut verdict = Outcome::Fine;
-    for runtime in to_judge {
+    for runtime in runtimes {
         let version = runtime.as_ref().and_then(|runtime| CudaVersion::from_number(runtime.version));
         let is_exempt =
             version.is_some_and(|version| process.config.baseline.exceptions.allow(&executable, version));
@@ -43,8 +60,7 @@ pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
             say(process, &of, runtime.as_ref(), first, &findings, &executable);
         }
     }
-    let is_refused = verdict == Outcome::Blocked && process.config.baseline.mode == BaselineMode::Enforce;
-    is_refused.then_some(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
+    Some(verdict)
 }
 
 /// The driver's cuInit has succeeded.

@@ -135,7 +135,20 @@ unsafe extern "C" fn look_up_v2_ptsz(
 fn note_look_up(symbol: *const c_char, cuda_version: i32, caller: u64) {
     // SAFETY: the name that the driver is about to read, unless it is null.
     let is_init = || !symbol.is_null() && unsafe { CStr::from_ptr(symbol) } == c"cuInit";
-    askers::note(caller, cuda_version, is_init, text_holding);
+    if askers::note(caller, cuda_version, is_init, text_holding) && lookup::is_set(c"CUWARDEN_BASELINE") {
+        first_look_up(caller);
+    }
+}
+
+/// A runtime that is too new for the driver gives up before it calls cuInit, and nobody would hear why.
+#[cold]
+fn first_look_up(caller: u64) {
+    if let Verdict::On(process) = start_quietly() {
+        shielded(|| {
+            note_driver(process);
+            baseline::looked_up(process, caller);
+        });
+    }
 }
 
 fn text_holding(code: u64) -> Option<Range<u64>> {

@@ -46,23 +46,26 @@ pub struct Asked {
     pub asked_init_early: bool,
 }
 
-/// Notes a look-up. `module` answers the code of the module that a caller lies in; it is asked once for each.
+/// Notes a look-up; true when it is the first of its module. `module` answers the code of the module that a caller lies
+/// in; it is asked once for each.
 #[inline]
 pub fn note(
     caller: u64,
     cuda_version: i32,
     is_init: impl FnOnce() -> bool,
     module: fn(u64) -> Option<Range<u64>>,
-) {
-    let Some(asker) = find(caller).or_else(|| enter(caller, module)) else { return };
+) -> bool {
+    let Some(asker) = find(caller).or_else(|| enter(caller, module)) else { return false };
     // Relaxed, here and elsewhere: each number means something by itself.
-    if asker.count.fetch_add(1, Ordering::Relaxed) < 2 && is_init() {
+    let before = asker.count.fetch_add(1, Ordering::Relaxed);
+    if before < 2 && is_init() {
         asker.asked_init_early.store(true, Ordering::Relaxed);
     }
     let version = u32::try_from(cuda_version).unwrap_or(0);
     if asker.highest.load(Ordering::Relaxed) < version {
         asker.highest.fetch_max(version, Ordering::Relaxed);
     }
+    before == 0
 }
 
 /// What the module that holds this code asked for.
@@ -117,8 +120,8 @@ mod tests {
     #[test]
     fn each_module_for_itself() {
         let [first, second] = [A + 0x1000, A + 0x3000];
-        note(first + 5, 2000, || true, module_of);
-        note(first + 9, 12080, || false, module_of);
+        assert!(note(first + 5, 2000, || true, module_of));
+        assert!(!note(first + 9, 12080, || false, module_of));
         note(second, 11070, || false, module_of);
         note(first, 3020, || panic!("only the first two are asked"), module_of);
         note(second + 1, -5, || false, module_of);
