@@ -1,5 +1,5 @@
-//! Which CUDA runtime lies in a module, read from its bytes. Nothing of it is called: a runtime that is in the middle
-//! of its own start could come to wait for itself.
+//! Which CUDA runtime lies in a module, read from its bytes. Nothing of it is called: in 11.7 and 11.8
+//! `cudaRuntimeGetVersion` starts CUDA first, and called from within cuInit it waits for itself for ever.
 //!
 //! `cudaRuntimeGetVersion` ends in a function that stores a constant and answers 0; its code is the same in the eight
 //! releases of libcudart from 11.7 to 13.5 that were looked at, shared and static, and says the version to the digit.
