@@ -34,7 +34,8 @@ pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
 #[inline(never)]
 pub(super) fn looked_up(process: &Process, caller: u64) {
     let _no_cancel = NoCancel::new();
-    if let Some(runtime) = runtime_holding(caller) {
+    // What is not exact yet will be known better when all look-ups are done.
+    if let Some(runtime) = runtime_holding(caller).filter(|runtime| runtime.is_exact) {
         note_version(process.writer.header(), runtime.version);
         judge(process, &[Some(runtime)]);
     }
@@ -78,7 +79,7 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
         runtimes.check(stack::unloads());
         (runtimes.holding(caller).cloned(), runtimes.is_driver_started)
     };
-    let calling = known.or_else(|| runtime_holding(caller));
+    let calling = known.filter(|known| known.is_exact).or_else(|| runtime_holding(caller));
     let mut found: Vec<Runtime> = calling.into_iter().collect();
     if !is_driver_started {
         for shared in cudart::shared() {
@@ -175,12 +176,9 @@ fn say(
         ("action", Some(&first.action)),
         ("message", Some(&[&first.reason, consequence, " ", &first.action].concat())),
     ]);
-    let mut put = |name: &str, value: Value| {
-        fields.insert(name.to_owned(), value);
-    };
-    put("runtime_is_exact", runtime.map(|runtime| runtime.is_exact).into());
-    put("whole_card", of.baseline.is_none().into());
-    put("rules", findings.iter().map(|finding| finding.rule.id()).collect::<Vec<_>>().into());
+    put(&mut fields, "runtime_is_exact", runtime.map(|runtime| runtime.is_exact).into());
+    put(&mut fields, "whole_card", of.baseline.is_none().into());
+    put(&mut fields, "rules", findings.iter().map(|finding| finding.rule.id()).collect());
     if is_refused {
         init_failure::keep(process, &in_report(&fields));
     }
@@ -193,8 +191,17 @@ fn text(version: CudaVersion) -> String {
 }
 
 /// A loop over pairs is a small part of the code of as many insertions written out.
-fn texts(fields: &[(&str, Option<&str>)]) -> Map<String, Value> {
-    fields.iter().map(|(name, text)| ((*name).to_owned(), Value::from(*text))).collect()
+fn texts(pairs: &[(&str, Option<&str>)]) -> Map<String, Value> {
+    let mut fields = Map::new();
+    for (name, text) in pairs {
+        put(&mut fields, name, Value::from(*text));
+    }
+    fields
+}
+
+#[inline(never)]
+fn put(fields: &mut Map<String, Value>, name: &str, value: Value) {
+    fields.insert(name.to_owned(), value);
 }
 
 /// The same as a failure to start, which it is for the program.
@@ -208,12 +215,9 @@ fn in_report(event: &Map<String, Value>) -> Value {
         ("device", None),
         ("message", of("message")),
     ]);
-    let mut put = |name: &str, value: Value| {
-        fields.insert(name.to_owned(), value);
-    };
-    put("code", code.into());
-    put("stack", Value::Array(Vec::new()));
-    put("causes", Value::Array(vec![Value::Object(cause)]));
-    put("baseline_violation", Value::Object(event.clone()));
+    put(&mut fields, "code", code.into());
+    put(&mut fields, "stack", Value::Array(Vec::new()));
+    put(&mut fields, "causes", Value::Array(vec![Value::Object(cause)]));
+    put(&mut fields, "baseline_violation", Value::Object(event.clone()));
     Value::Object(fields)
 }

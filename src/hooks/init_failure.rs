@@ -89,6 +89,7 @@ fn message(api: &str, code: CUresult, device: Option<CUdevice>, causes: &[Cause]
 }
 
 /// Puts a failure to start among those of the report.
+#[inline(never)]
 pub(super) fn keep(process: &Process, fields: &Value) {
     if let Ok(text) = serde_json::to_vec(fields) {
         let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
