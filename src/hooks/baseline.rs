@@ -71,16 +71,29 @@ pub(super) fn started(process: &Process) {
 
 /// Notes the runtimes that can be seen now and answers those that this call is about; one that is none stands for a
 /// program that uses the driver alone. `None`: a call that is about nothing new.
+///
+/// Programs call cuInit over and over, from every library for itself, and fork beside that: once the driver has started, a
+/// caller that is known is not looked at again, since that takes the loader's lock.
 #[inline(never)]
 fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
-    stack::modules_changed();
-    let (known, is_driver_started) = {
+    let is_driver_started = {
         let mut runtimes = process.runtimes();
-        runtimes.check(stack::unloads());
-        (runtimes.holding(caller).cloned(), runtimes.is_driver_started)
+        runtimes.check(stack::unloads_seen());
+        if runtimes.is_driver_started {
+            match runtimes.holding(caller) {
+                Some(known) if known.is_final => return Some(vec![Some(known.clone())]),
+                None if runtimes.is_other(caller) => return None,
+                _ => {}
+            }
+        }
+        runtimes.is_driver_started
     };
-    let calling = known.filter(|known| known.is_exact).or_else(|| runtime_holding(caller));
-    let mut found: Vec<Runtime> = calling.into_iter().collect();
+    let asked = askers::of(caller);
+    let calling = cudart::holding(caller, asked.map(|asked| asked.caller));
+    let text = calling.as_ref().map(|found| found.text.clone());
+    let calling = calling.and_then(|found| runtime_of(found, asked));
+    let mut found: Vec<Runtime> =
+        calling.into_iter().map(|runtime| Runtime { is_final: true, ..runtime }).collect();
     if !is_driver_started {
         for shared in cudart::shared() {
             let asked = askers::of(shared.text.start);
@@ -90,9 +103,13 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
         }
     }
     let mut runtimes = process.runtimes();
+    runtimes.check(stack::unloads_seen());
     for runtime in &found {
         note_version(process.writer.header(), runtime.version);
         runtimes.add(runtime.clone());
+    }
+    if let Some(text) = text.filter(|_| runtimes.holding(caller).is_none()) {
+        runtimes.add_other(text);
     }
     match (found.is_empty(), is_driver_started) {
         (false, _) => Some(found.into_iter().map(Some).collect()),
@@ -101,7 +118,6 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
     }
 }
 
-#[inline(never)]
 fn runtime_holding(caller: u64) -> Option<Runtime> {
     let asked = askers::of(caller);
     runtime_of(cudart::holding(caller, asked.map(|asked| asked.caller))?, asked)
@@ -114,6 +130,7 @@ fn runtime_of(found: cudart::Found, asked: Option<askers::Asked>) -> Option<Runt
         path: found.path,
         version: identified.version.number(),
         is_exact: identified.is_exact,
+        is_final: false,
     })
 }
 

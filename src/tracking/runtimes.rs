@@ -16,12 +16,16 @@ pub struct Runtime {
     pub version: u32,
     /// False: it may be newer.
     pub is_exact: bool,
+    /// Looked at when it called by itself, after all of its look-ups: no more can be known.
+    pub is_final: bool,
 }
 
 /// All that are loaded, as far as somebody looked.
 #[derive(Debug, Default)]
 pub struct Runtimes {
     known: Vec<Runtime>,
+    /// Code of modules that call cuInit and are no runtimes.
+    others: Vec<Range<u64>>,
     /// The loader's count of unloaded modules at that time.
     unloads: u64,
     said: HashSet<(Vec<u8>, u32)>,
@@ -34,6 +38,7 @@ impl Runtimes {
     pub fn check(&mut self, unloads: u64) {
         if self.unloads != unloads {
             self.known.clear();
+            self.others.clear();
             self.unloads = unloads;
         }
     }
@@ -47,6 +52,18 @@ impl Runtimes {
     pub fn add(&mut self, runtime: Runtime) {
         self.known.retain(|known| known.text.start != runtime.text.start);
         self.known.push(runtime);
+    }
+
+    /// Notes the code of a module that is no runtime.
+    pub fn add_other(&mut self, text: Range<u64>) {
+        if !self.others.contains(&text) {
+            self.others.push(text);
+        }
+    }
+
+    /// True for code of a module that is known to be no runtime.
+    pub fn is_other(&self, code: u64) -> bool {
+        self.others.iter().any(|text| text.contains(&code))
     }
 
     /// True when nothing has been said of this one yet.
@@ -72,7 +89,7 @@ mod tests {
     use super::*;
 
     fn runtime(start: u64, version: u32) -> Runtime {
-        Runtime { text: start..start + 10, path: vec![b'x'], version, is_exact: true }
+        Runtime { text: start..start + 10, path: vec![b'x'], version, is_exact: true, is_final: true }
     }
 
     #[test]
@@ -91,6 +108,7 @@ mod tests {
         );
         runtimes.check(4);
         assert_eq!(runtimes.holding(200), None);
+        assert!(!runtimes.is_other(305));
         assert!(!runtimes.is_news(b"x", 12080));
     }
 }

@@ -106,6 +106,12 @@ pub fn unloads() -> u64 {
     loader::generation().tag()
 }
 
+/// The same as it was last seen, without asking the loader: its lock must not be taken over and over by a thread beside
+/// which others fork.
+pub fn unloads_seen() -> u64 {
+    loader::seen().tag()
+}
+
 #[inline(always)]
 fn walk(start: Registers, frames: &mut [u64], already: usize, skip_to: u64) -> usize {
     let mut generation = loader::generation();

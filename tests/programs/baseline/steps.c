@@ -4,7 +4,8 @@
  *   close=LIBRARY   the opposite
  *   count=LIBRARY   cudaGetDeviceCount of that runtime
  *   own             cudaGetDeviceCount of the runtime that is linked into this program
- *   quit            ends without exit handlers: that of libcudart 13.5 crashes after a failed start
+ *   quit            ends without exit handlers: that of libcudart 13.5 crashes after a failed start. Lines that are still
+ *                   to be written get a moment, since nobody flushes them then
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -44,6 +45,7 @@ int main(int argc, char **argv) {
 #endif
         } else if (!strcmp(step, "quit")) {
             fflush(stdout);
+            usleep(300000);
             _exit(0);
         } else {
             printf("no such step: %s\n", step);
