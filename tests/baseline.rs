@@ -129,7 +129,7 @@ fn a_runtime_above_the_baseline_is_refused_and_the_event_says_all() {
         ],
     );
     assert_eq!(failure["causes"][0]["id"], "baseline-runtime");
-    assert_eq!(failure["baseline_violation"]["baseline"], "12.4");
+    assert_eq!((&failure["baseline"], &failure["runtime_version"]), (&json!("12.4"), &json!("12.9")));
 }
 
 #[test]

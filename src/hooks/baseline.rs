@@ -37,31 +37,31 @@ pub(super) fn looked_up(process: &Process, caller: u64) {
     // What is not exact yet will be known better when all look-ups are done.
     if let Some(runtime) = runtime_holding(caller).filter(|runtime| runtime.is_exact) {
         note_version(process.writer.header(), runtime.version);
-        judge(process, &[Some(runtime)]);
+        judge(process, &[runtime]);
     }
 }
 
-/// The gravest verdict on any of them; what is wrong is said.
-fn judge(process: &Process, runtimes: &[Option<Runtime>]) -> Option<Outcome> {
+/// The gravest verdict on any of them; without one, on a program that uses the driver alone. What is wrong is said.
+fn judge(process: &Process, runtimes: &[Runtime]) -> Option<Outcome> {
     let baseline = process.config.baseline.in_force()?;
     let number = process.writer.header().driver_version.load(Ordering::Relaxed);
     // Without an answer to cuDriverGetVersion nothing will come of cuInit either.
     let driver = CudaVersion::from_number(number)?;
     let baseline = Some(baseline).filter(|_| !is_whole_card(process));
     let executable = executable();
-    let mut verdict = Outcome::Fine;
-    for runtime in runtimes {
-        let version = runtime.as_ref().and_then(|runtime| CudaVersion::from_number(runtime.version));
+    let judge_one = |runtime: Option<&Runtime>| {
+        let version = runtime.and_then(|runtime| CudaVersion::from_number(runtime.version));
         let is_exempt =
             version.is_some_and(|version| process.config.baseline.exceptions.allow(&executable, version));
         let of = Versions { driver, runtime: version, baseline, is_exempt, strict: false };
         let findings = versions::judge(&of);
-        if let Some(first) = findings.first() {
-            verdict = verdict.max(versions::verdict(&findings));
-            say(process, &of, runtime.as_ref(), first, &findings, &executable);
-        }
+        say(process, &of, runtime, &findings, &executable);
+        versions::verdict(&findings)
+    };
+    if runtimes.is_empty() {
+        return Some(judge_one(None));
     }
-    Some(verdict)
+    runtimes.iter().map(|runtime| judge_one(Some(runtime))).max()
 }
 
 /// The driver's cuInit has succeeded.
@@ -69,19 +69,19 @@ pub(super) fn started(process: &Process) {
     process.runtimes().is_driver_started = true;
 }
 
-/// Notes the runtimes that can be seen now and answers those that this call is about; one that is none stands for a
-/// program that uses the driver alone. `None`: a call that is about nothing new.
+/// Notes the runtimes that can be seen now and answers those that this call is about. `None`: a call that is about nothing
+/// new.
 ///
 /// Programs call cuInit over and over, from every library for itself, and fork beside that: once the driver has started, a
 /// caller that is known is not looked at again, since that takes the loader's lock.
 #[inline(never)]
-fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
+fn look(process: &Process, caller: u64) -> Option<Vec<Runtime>> {
     let is_driver_started = {
         let mut runtimes = process.runtimes();
         runtimes.check(stack::unloads_seen());
         if runtimes.is_driver_started {
             match runtimes.holding(caller) {
-                Some(known) if known.is_final => return Some(vec![Some(known.clone())]),
+                Some(known) if known.is_final => return Some(vec![known.clone()]),
                 None if runtimes.is_other(caller) => return None,
                 _ => {}
             }
@@ -111,11 +111,7 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Option<Runtime>>> {
     if let Some(text) = text.filter(|_| runtimes.holding(caller).is_none()) {
         runtimes.add_other(text);
     }
-    match (found.is_empty(), is_driver_started) {
-        (false, _) => Some(found.into_iter().map(Some).collect()),
-        (true, false) => Some(vec![None]),
-        (true, true) => None,
-    }
+    (!found.is_empty() || !is_driver_started).then_some(found)
 }
 
 fn runtime_holding(caller: u64) -> Option<Runtime> {
@@ -154,87 +150,73 @@ fn executable() -> String {
 }
 
 #[inline(never)]
-fn say(
-    process: &Process,
-    of: &Versions,
-    runtime: Option<&Runtime>,
-    first: &Finding,
-    findings: &[Finding],
-    executable: &str,
-) {
+fn say(process: &Process, of: &Versions, runtime: Option<&Runtime>, findings: &[Finding], executable: &str) {
+    let Some(first) = findings.first() else { return };
     let path = runtime.map_or(&[][..], |runtime| &runtime.path);
     if !process.runtimes().is_news(path, runtime.map_or(0, |runtime| runtime.version)) {
         return;
     }
     let mode = process.config.baseline.mode;
     let is_refused = first.outcome == Outcome::Blocked && mode == BaselineMode::Enforce;
-    let file = match runtime {
-        Some(runtime) if runtime.path.is_empty() => Some(executable.to_owned()),
-        Some(runtime) => Some(String::from_utf8_lossy(&runtime.path).into_owned()),
-        None => None,
-    };
-    let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let consequence = match first.outcome {
-        Outcome::Blocked if is_refused => " CUDA is not started.",
-        Outcome::Blocked => " CUDA is started all the same: CUWARDEN_BASELINE_MODE is warn.",
-        _ => "",
+        Outcome::Blocked if is_refused => " CUDA is not started. ",
+        Outcome::Blocked => " CUDA is started all the same: CUWARDEN_BASELINE_MODE is warn. ",
+        _ => " ",
     };
-    let mut fields = texts(&[
-        ("baseline", process.config.baseline.version.map(text).as_deref()),
-        ("driver_version", Some(&text(of.driver))),
-        ("runtime_version", of.runtime.map(text).as_deref()),
-        ("runtime_file", file.as_deref()),
-        ("kernel_module", versions::kernel_module(&module)),
-        ("exe", Some(executable)),
-        ("mode", Some(mode.name())),
-        ("outcome", Some(versions::verdict(findings).name())),
-        ("rule", Some(first.rule.id())),
-        ("reason", Some(&first.reason)),
-        ("action", Some(&first.action)),
-        ("message", Some(&[&first.reason, consequence, " ", &first.action].concat())),
-    ]);
-    put(&mut fields, "runtime_is_exact", runtime.map(|runtime| runtime.is_exact).into());
-    put(&mut fields, "whole_card", of.baseline.is_none().into());
-    put(&mut fields, "rules", findings.iter().map(|finding| finding.rule.id()).collect());
-    if is_refused {
-        init_failure::keep(process, &in_report(&fields));
-    }
-    let level = if is_refused { Level::Error } else { Level::Warn };
-    process.events.emit(level, "baseline_violation", Value::Object(fields));
-}
-
-fn text(version: CudaVersion) -> String {
-    version.to_string()
-}
-
-/// A loop over pairs is a small part of the code of as many insertions written out.
-fn texts(pairs: &[(&str, Option<&str>)]) -> Map<String, Value> {
     let mut fields = Map::new();
-    for (name, text) in pairs {
-        put(&mut fields, name, Value::from(*text));
+    let event = &mut fields;
+    add_version(event, "baseline", process.config.baseline.version);
+    add_version(event, "driver_version", Some(of.driver));
+    add_version(event, "runtime_version", of.runtime);
+    if let Some(runtime) = runtime {
+        let path = String::from_utf8_lossy(path);
+        add(event, "runtime_file", if path.is_empty() { executable } else { &path });
+        put(event, "runtime_is_exact", Value::Bool(runtime.is_exact));
     }
-    fields
+    let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    if let Some(release) = versions::kernel_module(&module) {
+        add(event, "kernel_module", release);
+    }
+    add(event, "exe", executable);
+    add(event, "mode", mode.name());
+    put(event, "whole_card", Value::Bool(of.baseline.is_none()));
+    add(event, "outcome", versions::verdict(findings).name());
+    add(event, "rule", first.rule.id());
+    put(event, "rules", findings.iter().map(|finding| finding.rule.id()).collect());
+    add(event, "reason", &first.reason);
+    add(event, "action", &first.action);
+    add(event, "message", &[&first.reason, consequence, &first.action].concat());
+    if !is_refused {
+        process.events.emit(Level::Warn, "baseline_violation", Value::Object(fields));
+        return;
+    }
+    // The same as a failure to start, which it is for the program.
+    let code = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    let mut cause = Map::new();
+    add(&mut cause, "id", first.rule.id());
+    add(&mut cause, "evidence", &first.reason);
+    add(&mut cause, "action", &first.action);
+    add(event, "api", "cuInit");
+    add(event, "name", error::name(code));
+    put(event, "code", code.into());
+    put(event, "causes", Value::Array(vec![Value::Object(cause)]));
+    let fields = Value::Object(fields);
+    init_failure::keep(process, &fields);
+    process.events.emit(Level::Error, "baseline_violation", fields);
+}
+
+fn add_version(fields: &mut Map<String, Value>, name: &str, version: Option<CudaVersion>) {
+    if let Some(version) = version {
+        add(fields, name, &version.to_string());
+    }
+}
+
+#[inline(never)]
+fn add(fields: &mut Map<String, Value>, name: &str, text: &str) {
+    put(fields, name, Value::String(text.to_owned()));
 }
 
 #[inline(never)]
 fn put(fields: &mut Map<String, Value>, name: &str, value: Value) {
     fields.insert(name.to_owned(), value);
-}
-
-/// The same as a failure to start, which it is for the program.
-fn in_report(event: &Map<String, Value>) -> Value {
-    let of = |name: &str| event.get(name).and_then(Value::as_str);
-    let code = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    let cause = texts(&[("id", of("rule")), ("evidence", of("reason")), ("action", of("action"))]);
-    let mut fields = texts(&[
-        ("api", Some("cuInit")),
-        ("name", Some(error::name(code))),
-        ("device", None),
-        ("message", of("message")),
-    ]);
-    put(&mut fields, "code", code.into());
-    put(&mut fields, "stack", Value::Array(Vec::new()));
-    put(&mut fields, "causes", Value::Array(vec![Value::Object(cause)]));
-    put(&mut fields, "baseline_violation", Value::Object(event.clone()));
-    Value::Object(fields)
 }

@@ -53,7 +53,7 @@ fn in_name(path: &[u8]) -> Option<CudaVersion> {
     let (_, numbers) = name.split_once(".so.")?;
     let mut numbers = numbers.split('.');
     let (major, minor, _release) = (numbers.next()?, numbers.next()?, numbers.next()?);
-    CudaVersion::parse(&format!("{major}.{minor}"))
+    Some(CudaVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
 fn leading_number(text: &[u8]) -> Option<u32> {
