@@ -4,6 +4,7 @@
 //! wrongly, 66 = input cannot be read, 74 = the answer could not be written.
 
 mod bundle;
+mod check;
 mod demo;
 mod error;
 mod limit;
@@ -45,6 +46,7 @@ enum Command {
     Report(report::Arguments),
     Ps(ps::Arguments),
     Limit(limit::Arguments),
+    Check(check::Arguments),
 }
 
 /// Runs the command that the process's arguments name.
@@ -63,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::main(arguments),
         Command::Ps(arguments) => ps::main(arguments),
         Command::Limit(arguments) => limit::main(arguments),
+        Command::Check(arguments) => check::main(arguments),
     };
     done.unwrap_or_else(|failure: Failure| {
         if !failure.message.is_empty() {

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use super::bundle;
 use super::error::{Failure, NOT_EXECUTABLE, NOT_FOUND, USED_WRONGLY};
+use crate::policy::versions::{CudaVersion, VERSION_ALLOWED};
 pub use directory::{Directory, make_folder};
 pub use environment::Environment;
 pub use shim::find as find_shim;
@@ -46,7 +47,7 @@ pub struct Arguments {
     /// Quota: 4GiB for every device, or by CUDA ordinal or UUID, 0=4GiB,GPU-<uuid>=8GiB,*=2GiB
     #[arg(long, value_name = "SPEC", value_parser = memory_limit)]
     memory_limit: Option<String>,
-    /// CUDA version of the vGPU baseline, such as 12.4
+    /// CUDA version of the vGPU baseline, such as 12.4: where driver or runtime do not keep it, CUDA does not start
     #[arg(long, value_name = "V", value_parser = baseline)]
     baseline: Option<String>,
     /// Write one leak report for each process into this folder, as cuwarden-PID.json
@@ -134,10 +135,9 @@ fn memory_limit(text: &str) -> Result<String, String> {
 }
 
 fn baseline(text: &str) -> Result<String, String> {
-    let number = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-    match text.split_once('.') {
-        Some((major, minor)) if number(major) && number(minor) => Ok(text.to_owned()),
-        _ => Err("expected a CUDA version such as 12.4".to_owned()),
+    match CudaVersion::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!("expected {VERSION_ALLOWED}")),
     }
 }
 

@@ -95,14 +95,27 @@ pub fn explain(case: Case) -> Vec<Cause> {
             Some((weight, Cause { id: row.id, evidence, action }))
         })
         .collect();
-    // Stable: rows of one weight stay in the order of the tables.
-    found.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+    heaviest_first(&mut found);
     let explained = found.iter().any(|(weight, _)| *weight > Weight::Aside);
     let mut causes: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
     if !explained {
         causes.insert(0, unknown(case));
     }
     causes
+}
+
+/// Rows of one weight stay in the order of the tables. There are a few, and the standard library's sort that keeps an order
+/// takes 5 KB of code.
+fn heaviest_first(found: &mut [(Weight, Cause)]) {
+    for end in 1..found.len() {
+        for at in (1..=end).rev() {
+            let is_in_order = found.get(at - 1).zip(found.get(at)).is_none_or(|(a, b)| a.0 >= b.0);
+            if is_in_order {
+                break;
+            }
+            found.swap(at - 1, at);
+        }
+    }
 }
 
 fn unknown(case: Case) -> Cause {

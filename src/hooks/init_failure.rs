@@ -88,8 +88,9 @@ fn message(api: &str, code: CUresult, device: Option<CUdevice>, causes: &[Cause]
     }
 }
 
-/// For the report.
-fn keep(process: &Process, fields: &Value) {
+/// Puts a failure to start among those of the report.
+#[inline(never)]
+pub(super) fn keep(process: &Process, fields: &Value) {
     if let Ok(text) = serde_json::to_vec(fields) {
         let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
         note.extend_from_slice(&NOTE_INIT_FAILURE.to_ne_bytes());

@@ -5,6 +5,7 @@
 
 mod allocate;
 mod array;
+mod baseline;
 mod context;
 mod context_cost;
 mod devices;

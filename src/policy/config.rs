@@ -1,6 +1,8 @@
 //! The environment variables of `interface.md`, parsed once into [`Config`].
 
 use super::limit::{self, Limits, Selector};
+use super::versions::exceptions::{self, Exceptions};
+use super::versions::{CudaVersion, VERSION_ALLOWED};
 use crate::record::layout::MAX_DEVICES;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -51,6 +53,47 @@ pub struct ConfigError {
     pub allowed: &'static str,
 }
 
+/// What happens where a baseline is violated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BaselineMode {
+    /// CUDA does not start.
+    #[default]
+    Enforce,
+    /// It is said, and CUDA starts.
+    Warn,
+    /// Nothing.
+    Off,
+}
+
+impl BaselineMode {
+    /// As in `CUWARDEN_BASELINE_MODE` and in events.
+    pub fn name(self) -> &'static str {
+        match self {
+            BaselineMode::Enforce => "enforce",
+            BaselineMode::Warn => "warn",
+            BaselineMode::Off => "off",
+        }
+    }
+}
+
+/// The vGPU baseline.
+#[derive(Clone, Debug, Default)]
+pub struct Baseline {
+    /// The CUDA version that the host of the vGPU was made for; `None` = no baseline.
+    pub version: Option<CudaVersion>,
+    /// What happens where it is violated.
+    pub mode: BaselineMode,
+    /// Who may use an older runtime.
+    pub exceptions: Exceptions,
+}
+
+impl Baseline {
+    /// The version that is to be checked, if any.
+    pub fn in_force(&self) -> Option<CudaVersion> {
+        self.version.filter(|_| self.mode != BaselineMode::Off)
+    }
+}
+
 /// What the operator asked for.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -76,6 +119,8 @@ pub struct Config {
     pub private_tables: bool,
     /// Contexts are a part of what the quota is for.
     pub count_contexts: bool,
+    /// Which versions of CUDA may be used.
+    pub baseline: Baseline,
 }
 
 /// True when `CUWARDEN_DISABLE=1`; any other value but empty and `0` is reported by [`Config::parse`].
@@ -101,9 +146,9 @@ impl Config {
             log_file: reader.fixed_path("CUWARDEN_LOG_FILE"),
             private_tables: reader.switch("CUWARDEN_PRIVATE_TABLES", true),
             count_contexts: reader.switch("CUWARDEN_COUNT_CONTEXT", true),
+            baseline: reader.baseline(),
         };
         reader.switch("CUWARDEN_DISABLE", false);
-        reader.baseline();
         (config, reader.errors)
     }
 }
@@ -189,17 +234,44 @@ impl Reader<'_> {
         limits
     }
 
-    /// This version checks no baseline, and one that is not checked must not seem to be in force.
-    fn baseline(&mut self) {
-        let Some(baseline) = self.text("CUWARDEN_BASELINE", BASELINE_ALLOWED) else { return };
-        if self.text("CUWARDEN_BASELINE_MODE", BASELINE_ALLOWED).as_deref() != Some("off") {
-            self.wrong(
-                "CUWARDEN_BASELINE",
-                &baseline,
-                "this version does not check baselines yet",
-                BASELINE_ALLOWED,
-            );
+    /// All three are read even where one of them makes the others meaningless: what is wrong is said now.
+    fn baseline(&mut self) -> Baseline {
+        Baseline {
+            version: self.baseline_version(),
+            mode: self.baseline_mode(),
+            exceptions: self.baseline_exceptions(),
         }
+    }
+
+    fn baseline_version(&mut self) -> Option<CudaVersion> {
+        let text = self.text("CUWARDEN_BASELINE", VERSION_ALLOWED)?;
+        let version = CudaVersion::parse(&text);
+        if version.is_none() {
+            self.wrong("CUWARDEN_BASELINE", &text, "not a CUDA version", VERSION_ALLOWED);
+        }
+        version
+    }
+
+    fn baseline_mode(&mut self) -> BaselineMode {
+        const ALLOWED: &str = "enforce, warn or off";
+        let Some(text) = self.text("CUWARDEN_BASELINE_MODE", ALLOWED) else { return BaselineMode::default() };
+        [BaselineMode::Enforce, BaselineMode::Warn, BaselineMode::Off]
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .unwrap_or_else(|| {
+                self.wrong("CUWARDEN_BASELINE_MODE", &text, "not a mode", ALLOWED);
+                BaselineMode::default()
+            })
+    }
+
+    fn baseline_exceptions(&mut self) -> Exceptions {
+        let Some(text) = self.text("CUWARDEN_BASELINE_ALLOW", exceptions::ALLOWED) else {
+            return Exceptions::default();
+        };
+        Exceptions::parse(&text).unwrap_or_else(|reason| {
+            self.wrong("CUWARDEN_BASELINE_ALLOW", &text, &reason, exceptions::ALLOWED);
+            Exceptions::default()
+        })
     }
 
     fn stack_depth(&mut self) -> u32 {
@@ -273,7 +345,6 @@ impl Reader<'_> {
     }
 }
 
-const BASELINE_ALLOWED: &str = "unset, or CUWARDEN_BASELINE_MODE=off";
 const SIZE_ALLOWED: &str = "a size such as 4096m or 4GiB (1024-based, 0 = unlimited)";
 
 #[cfg(test)]
@@ -334,6 +405,25 @@ mod tests {
     }
 
     #[test]
+    fn a_baseline_is_enforced_unless_it_is_said_otherwise() {
+        let of = |vars: &[(&str, &str)]| {
+            let (config, errors) = parse(vars);
+            assert_eq!(errors, []);
+            config.baseline
+        };
+        let version = Some(CudaVersion::new(12, 4));
+        let set = of(&[("CUWARDEN_BASELINE", "12.4")]);
+        assert_eq!((set.version, set.mode, set.in_force()), (version, BaselineMode::Enforce, version));
+        for (mode, in_force) in [("enforce", version), ("warn", version), ("off", None)] {
+            let set = of(&[("CUWARDEN_BASELINE", "12.4"), ("CUWARDEN_BASELINE_MODE", mode)]);
+            assert_eq!((set.mode.name(), set.in_force()), (mode, in_force));
+        }
+        assert_eq!(of(&[("CUWARDEN_BASELINE_MODE", "enforce")]).in_force(), None);
+        let set = of(&[("CUWARDEN_BASELINE", "12.4"), ("CUWARDEN_BASELINE_ALLOW", "old*=11.8,/opt/*=11.7")]);
+        assert!(set.exceptions.allow("/usr/bin/older", CudaVersion::new(11, 8)));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_named() {
         for (name, value) in [
             ("CUWARDEN_MEMORY_LIMIT", "4G "),
@@ -346,7 +436,10 @@ mod tests {
             ("CUWARDEN_DISABLE", "yes"),
             ("CUWARDEN_PRIVATE_TABLES", "2"),
             ("CUWARDEN_DIR", "here"),
-            ("CUWARDEN_BASELINE", "12.4"),
+            ("CUWARDEN_BASELINE", "12"),
+            ("CUWARDEN_BASELINE", "twelve"),
+            ("CUWARDEN_BASELINE_MODE", "strict"),
+            ("CUWARDEN_BASELINE_ALLOW", "trainer"),
         ] {
             let (_, errors) = parse(&[(name, value)]);
             assert_eq!(errors.len(), 1, "{name}={value}");

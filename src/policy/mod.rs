@@ -8,3 +8,4 @@ pub mod quota;
 pub mod reconcile;
 pub mod refusal;
 pub mod sizes;
+pub mod versions;

@@ -19,6 +19,7 @@ use crate::tracking::graphs::GraphMemory;
 use crate::tracking::index::Index;
 use crate::tracking::memory_map::MemoryMap;
 use crate::tracking::pools::Pools;
+use crate::tracking::runtimes::Runtimes;
 use crate::tracking::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -52,6 +53,7 @@ pub struct Process {
     /// Bit n: nothing may be allocated on device n, whose quota cannot be kept.
     shut: AtomicU64,
     memory_map: Mutex<MemoryMap>,
+    runtimes: Mutex<Runtimes>,
     denials: Mutex<HashMap<(CUdevice, &'static str), u64>>,
     failures: Mutex<HashSet<(&'static str, i32, CUdevice)>>,
     pid: u32,
@@ -154,6 +156,12 @@ impl Process {
     /// Mappings and handles of physical allocations.
     pub fn memory_map(&self) -> MutexGuard<'_, MemoryMap> {
         self.memory_map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// CUDA runtimes of the process. Not to be held while the loader is asked: whoever waits for this lock may have the
+    /// loader's.
+    pub fn runtimes(&self) -> MutexGuard<'_, Runtimes> {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a denial; true when it is the first of its kind and worth a line.

@@ -257,6 +257,7 @@ fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'s
         entering: Default::default(),
         shut: Default::default(),
         memory_map: Default::default(),
+        runtimes: Default::default(),
         denials: Default::default(),
         failures: Default::default(),
         pid: std::process::id(),

@@ -20,6 +20,7 @@
 //! The warm path allocates nothing, makes no system call and leaves `errno` alone.
 
 mod cache;
+pub mod cudart;
 mod loader;
 mod memory;
 mod modules;
@@ -103,6 +104,12 @@ pub fn modules_changed() {
 /// Changes when a module is unloaded, noticed as late as [`modules_changed`] says. 16 bits.
 pub fn unloads() -> u64 {
     loader::generation().tag()
+}
+
+/// The same as it was last seen, without asking the loader: its lock must not be taken over and over by a thread beside
+/// which others fork.
+pub fn unloads_seen() -> u64 {
+    loader::seen().tag()
 }
 
 #[inline(always)]

@@ -55,6 +55,11 @@ pub(super) fn generation() -> Generation {
     Generation(SEEN.load(Relaxed))
 }
 
+/// The generation as somebody saw it last.
+pub(super) fn seen() -> Generation {
+    Generation(SEEN.load(Relaxed))
+}
+
 #[cold]
 #[inline(never)]
 fn check(now: u64, due: u64) {

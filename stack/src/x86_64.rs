@@ -47,6 +47,21 @@ pub(super) fn keep_frame() {
     unsafe { asm!("", options(nostack, preserves_flags)) }
 }
 
+/// The constants that functions like this one store: `if (!out) …; *out = constant; return 0;`
+///
+/// As compilers write it: `test rdi, rdi; je …; mov dword ptr [rdi], constant; xor eax, eax; ret`.
+pub(super) fn stored_answers(code: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    const TEST_JUMP: &[u8] = &[0x48, 0x85, 0xff, 0x74];
+    const STORE: &[u8] = &[0xc7, 0x07];
+    const ANSWER_0: &[u8] = &[0x31, 0xc0, 0xc3];
+    code.windows(14).filter_map(|window| {
+        // Most bytes end here.
+        let rest = window.strip_prefix(TEST_JUMP)?;
+        let (constant, rest) = rest.get(1..)?.strip_prefix(STORE)?.split_first_chunk()?;
+        (rest == ANSWER_0).then(|| u32::from_le_bytes(*constant))
+    })
+}
+
 /// What the kernel says about reading eight bytes at `address`.
 ///
 /// `rt_sigprocmask` with an impossible operation copies the set from `address` and only then finds the operation
@@ -148,7 +163,21 @@ fn signed_leb128(bytes: &[u8]) -> Option<(i64, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Address, reduce};
+    use super::{Address, reduce, stored_answers};
+
+    #[test]
+    fn constants_are_found_wherever_they_are_stored() {
+        let function = [0x48, 0x85, 0xff, 0x74, 0x0b, 0xc7, 0x07, 0x3a, 0x2f, 0, 0, 0x31, 0xc0, 0xc3];
+        let of = |code: &[u8]| stored_answers(code).collect::<Vec<_>>();
+        assert_eq!(of(&function), [12090]);
+        assert_eq!(of(&[&[0x48][..], &function, &function, &[0x90]].concat()), [12090, 12090]);
+        assert_eq!(of(&function[..13]), [0; 0]);
+        for at in (0..function.len()).filter(|at| !(7..11).contains(at) && *at != 4) {
+            let mut other = function;
+            other[at] ^= 1;
+            assert_eq!(of(&other), [0; 0]);
+        }
+    }
 
     #[test]
     fn reduces_what_compilers_and_linkers_emit() {

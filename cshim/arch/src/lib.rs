@@ -60,6 +60,21 @@ pub fn stack_pointer() -> u64 {
     value
 }
 
+/// The body of a naked function of up to five integer arguments: jumps to a function that gets them, and as its sixth
+/// argument the address to which the call returns. Whoever asks for that in an ordinary function has no such address.
+#[macro_export]
+macro_rules! jump_with_caller {
+    ($function:path) => {
+        ::core::arch::naked_asm!(
+            ".cfi_startproc",
+            "mov r9, qword ptr [rsp]",
+            "jmp {function}",
+            ".cfi_endproc",
+            function = sym $function,
+        )
+    };
+}
+
 /// Compares two words with `old` and replaces them by `new` if they are equal, as one atomic step and a full barrier.
 /// On failure it answers what they are. Every x86-64 processor that a GPU with CUDA runs beside has `cmpxchg16b`.
 ///
@@ -109,6 +124,28 @@ mod tests {
         assert_eq!(exchange([0, 2], [7, 7]), Err([1, 2]));
         assert_eq!(exchange([1, 2], [u64::MAX, 1 << 63]), Ok(()));
         assert_eq!(exchange([0, 0], [0, 0]), Err([u64::MAX, 1 << 63]));
+    }
+
+    #[unsafe(naked)]
+    extern "C" fn asked(_: u32, _: u64, _: u64, _: u64, _: u64) -> u64 {
+        jump_with_caller!(answer)
+    }
+
+    extern "C" fn answer(a: u32, b: u64, c: u64, d: u64, e: u64, caller: u64) -> u64 {
+        assert_eq!((a, b, c, d, e), (1, 2, 3, 4, u64::MAX));
+        caller
+    }
+
+    #[inline(never)]
+    fn asks() -> u64 {
+        // Not a tail call, which would return elsewhere.
+        core::hint::black_box(asked(1, 2, 3, 4, u64::MAX))
+    }
+
+    #[test]
+    fn the_caller_is_the_one_who_called() {
+        let start = asks as *const () as u64;
+        assert!((start..start + 256).contains(&asks()));
     }
 
     #[test]

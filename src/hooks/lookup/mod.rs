@@ -209,6 +209,15 @@ fn is_disabled() -> bool {
     }
 }
 
+/// True when a variable of the environment has a value.
+pub(super) fn is_set(name: &CStr) -> bool {
+    // SAFETY: a C string; the answer is read at once.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        !value.is_null() && *value != 0
+    }
+}
+
 struct Errno(i32);
 
 impl Errno {
