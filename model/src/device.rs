@@ -224,4 +224,21 @@ impl Process {
         assert!(self.reserve_shared(rest), "{rest} bytes are free, and refused");
         self.audit();
     }
+
+    /// As [`Process::take_the_rest`], beside a process that stopped anywhere and lives: it counts what that one holds,
+    /// and at most `in_flight` more.
+    pub fn take_the_rest_beside(&self, stopped: u16, in_flight: u64) {
+        let book = &*self.device;
+        protocol::touch(book, &self.me).expect("a touch cannot fail");
+        let Slot { lanes, held, .. } = book.slot(stopped);
+        let counted = lanes.charged.load()[0] - protocol::spare(lanes);
+        let held = held.load(Relaxed);
+        assert!((held..=held + in_flight).contains(&counted), "{counted} counted, {held} held");
+        held_is(book.slot(stopped), counted);
+        self.take_the_rest();
+    }
+}
+
+fn held_is(slot: &Slot, bytes: u64) {
+    slot.held.store(bytes, Relaxed);
 }
