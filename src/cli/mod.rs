@@ -6,6 +6,7 @@
 mod bundle;
 mod check;
 mod demo;
+mod doctor;
 mod error;
 mod limit;
 mod load;
@@ -37,7 +38,8 @@ First steps:
   cuwarden run -- python train.py             run a program, hear of its leaks
   cuwarden run --memory-limit 4GiB -- ./app   the same with a quota
   cuwarden ps                                 see who holds what
-  cuwarden limit 8GiB                         change the quota of all that run";
+  cuwarden limit 8GiB                         change the quota of all that run
+  cuwarden doctor                             why CUDA does or would not start here";
 
 #[derive(Subcommand)]
 enum Command {
@@ -47,6 +49,7 @@ enum Command {
     Ps(ps::Arguments),
     Limit(limit::Arguments),
     Check(check::Arguments),
+    Doctor(doctor::Arguments),
 }
 
 /// Runs the command that the process's arguments name.
@@ -66,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Ps(arguments) => ps::main(arguments),
         Command::Limit(arguments) => limit::main(arguments),
         Command::Check(arguments) => check::main(arguments),
+        Command::Doctor(arguments) => doctor::main(arguments),
     };
     done.unwrap_or_else(|failure: Failure| {
         if !failure.message.is_empty() {

@@ -15,6 +15,18 @@ pub fn asked<T: Send + 'static>(
     limit: Duration,
     ask: impl FnOnce(&Nvml<'_>) -> T + Send + 'static,
 ) -> Result<T, String> {
+    let started = move |nvml: &Nvml<'_>| {
+        let _started = nvml.start().map_err(|code| format!("nvmlInit_v2 gives {}", code_name(code)))?;
+        Ok(ask(nvml))
+    };
+    loaded(limit, started)?
+}
+
+/// The same without starting it: also that failure is of interest. Whoever asks has to start it.
+pub fn loaded<T: Send + 'static>(
+    limit: Duration,
+    ask: impl FnOnce(&Nvml<'_>) -> T + Send + 'static,
+) -> Result<T, String> {
     let answer = within(limit, move || {
         let library = load()?;
         let find = |name: &CStr| {
@@ -24,7 +36,6 @@ pub fn asked<T: Send + 'static>(
         };
         // SAFETY: it is libnvidia-ml, whose functions those of nvml.h are.
         let nvml = unsafe { Nvml::new(&find) };
-        let _started = nvml.start().map_err(|code| format!("nvmlInit_v2 gives {}", code_name(code)))?;
         Ok(ask(&nvml))
     });
     answer.unwrap_or_else(|| Err(format!("it has not answered for {} s", limit.as_secs())))

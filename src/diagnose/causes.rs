@@ -61,7 +61,7 @@ pub struct Cause {
 
 /// How well the evidence explains the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Weight {
+pub enum Weight {
     /// Something to know beside better explanations.
     Aside,
     /// It fits, as other things would.
@@ -87,6 +87,17 @@ const TABLES: [&[Row]; 3] = [libraries::ROWS, devices::ROWS, modes::ROWS];
 
 /// The causes that the evidence shows, most likely first. Never empty.
 pub fn explain(case: Case) -> Vec<Cause> {
+    let found = weighed(case);
+    let explained = found.iter().any(|(weight, _)| *weight > Weight::Aside);
+    let mut causes: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
+    if !explained {
+        causes.insert(0, unknown(case));
+    }
+    causes
+}
+
+/// The same with how well each explains it, and empty where nothing does.
+pub fn weighed(case: Case) -> Vec<(Weight, Cause)> {
     let mut found: Vec<(Weight, Cause)> = TABLES
         .iter()
         .flat_map(|rows| rows.iter())
@@ -96,12 +107,7 @@ pub fn explain(case: Case) -> Vec<Cause> {
         })
         .collect();
     heaviest_first(&mut found);
-    let explained = found.iter().any(|(weight, _)| *weight > Weight::Aside);
-    let mut causes: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
-    if !explained {
-        causes.insert(0, unknown(case));
-    }
-    causes
+    found
 }
 
 /// Rows of one weight stay in the order of the tables. There are a few, and the standard library's sort that keeps an order

@@ -32,6 +32,11 @@ impl Place {
 
     /// The text of a file, cut at a MiB.
     pub fn text(&self, absolute: &str) -> Option<String> {
+        Some(String::from_utf8_lossy(&self.bytes(absolute)?).into_owned())
+    }
+
+    /// A file, cut at a MiB.
+    pub fn bytes(&self, absolute: &str) -> Option<Vec<u8>> {
         use std::io::Read;
         // A FIFO in a fake root, or a driver's file that never ends, must not hold us up.
         let file = fs::OpenOptions::new()
@@ -41,7 +46,7 @@ impl Place {
             .ok()?;
         let mut bytes = Vec::new();
         file.take(1 << 20).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        Some(bytes)
     }
 
     /// True when there is something of this name.

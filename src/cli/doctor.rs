@@ -1,0 +1,130 @@
+//! `cuwarden doctor`
+
+mod cache;
+mod elf;
+mod judge;
+mod libraries;
+mod limits;
+mod model;
+mod preload;
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::error::{Failure, INTERNAL};
+use super::nvml::loaded;
+use super::terminal;
+use crate::diagnose::chain::{self, Chain};
+use crate::diagnose::machine::{Machine, Mapped, Place};
+use crate::diagnose::nvml::Nvml;
+use crate::report::text::{Style, Tone, clean};
+use model::{Answer, Line, SCHEMA, Verdict, overall, status};
+
+/// How long NVML may take for all its answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Say why CUDA does or would not start here, before anything is started.
+///
+/// Looks at the driver's library and kernel module, the device nodes, NVML's answers, the libraries that the loader
+/// reaches, the preload and the limits in force. It does not initialise CUDA and changes nothing.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cuwarden doctor                       this host, or this container
+  cuwarden doctor --json | jq -r '.lines[] | select(.verdict != \"ok\") | .action'
+  cuwarden doctor || exit 1             a gate before a job starts
+
+As JSON: schema cuwarden.doctor/1, {verdict, kernel_module, driver, is_container, lines: [{check, verdict (ok, warning, \
+failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first}], packages: [{name, version, \
+path}], nvml_chain: [{call, args, code, name, result}]}.
+
+Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly.")]
+pub struct Arguments {
+    /// For scripts: schema cuwarden.doctor/1
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let answer = examine(&Place::here());
+    terminal::answer(&if arguments.json {
+        let text = serde_json::to_string_pretty(&answer)
+            .map_err(|error| Failure::new(INTERNAL, format!("cannot write JSON: {error}")))?;
+        text + "\n"
+    } else {
+        as_text(&answer.lines, &terminal::style())
+    })?;
+    Ok(ExitCode::from(status(answer.verdict)))
+}
+
+fn examine(place: &Place) -> Answer {
+    let variable = |name: &str| std::env::var_os(name);
+    let found = libraries::look(place, &variable, &[]);
+    let mut machine = Machine::look(place, &variable);
+    // What is in this command does not matter; what a program would get does.
+    let wanted = ["libcuda.so.1", "libnvidia-ml.so.1"];
+    machine.mapped =
+        wanted.iter().filter_map(|name| Some(Mapped { path: found.first(name)?.file.clone() })).collect();
+    let asked = ask_nvml();
+    let chain = asked.as_ref().ok();
+    let mut lines = judge::machine(&machine, &asked, &found);
+    lines.extend(judge::runtimes(&found, chain.and_then(judge::driver_version), limits::baseline(&variable)));
+    lines.extend(preload::judge(&preload::look(place, &variable)));
+    lines.extend(limits::look(place, &variable));
+    Answer {
+        schema: SCHEMA,
+        verdict: overall(&lines),
+        kernel_module: machine.kernel_module.as_ref().map(ToString::to_string),
+        driver: chain.and_then(|chain| chain.driver.clone()),
+        is_container: machine.is_container,
+        lines,
+        libraries: found.libraries,
+        packages: found.packages,
+        nvml_chain: asked.map(|chain| chain.calls).unwrap_or_default(),
+    }
+}
+
+/// A chain that hangs is known up to there.
+fn ask_nvml() -> judge::Asked {
+    let so_far = Arc::new(Mutex::new(Chain::default()));
+    let kept = Arc::clone(&so_far);
+    let began = Instant::now();
+    let answer = loaded(PATIENCE, move |nvml: &Nvml<'_>| {
+        chain::run(nvml, None, &mut |chain| {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).clone_from(chain);
+        })
+    });
+    answer.or_else(|why| {
+        if began.elapsed() < PATIENCE {
+            return Err(why);
+        }
+        let chain = so_far.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Chain { timed_out: true, ..chain })
+    })
+}
+
+fn as_text(lines: &[Line], style: &Style) -> String {
+    let mut out = String::new();
+    for line in lines {
+        let tone = match line.verdict {
+            Verdict::Ok => Tone::Good,
+            Verdict::Failed => Tone::Bad,
+            Verdict::Warning | Verdict::Unknown => Tone::Strong,
+        };
+        let verdict = style.paint(tone, &format!("{:<8}", line.verdict.shown()));
+        out += &format!("{verdict} {}: {}\n", line.check, clean(&line.evidence));
+        if !line.action.is_empty() {
+            let indent = 9;
+            let wrapped = if style.width == Style::PLAIN.width {
+                vec![clean(&line.action)]
+            } else {
+                style.wrap(&clean(&line.action), indent)
+            };
+            for part in wrapped {
+                out += &format!("{:indent$}{part}\n", "");
+            }
+        }
+    }
+    out
+}

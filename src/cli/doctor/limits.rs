@@ -1,0 +1,127 @@
+//! Which limits on device memory are in force: cuwarden's quota, the kernel's dmem cgroup, MPS.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::model::{Line, Verdict};
+use crate::diagnose::machine::Place;
+use crate::ledger::limit::Limit;
+use crate::ledger::view::View;
+use crate::policy::config::{BaselineMode, Config};
+use crate::policy::versions::CudaVersion;
+use crate::process::default_directory;
+use crate::report::size::bytes as size;
+use crate::report::uuid;
+
+pub fn look(place: &Place, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
+    let mut lines = told(variable);
+    lines.extend(kernel(place));
+    let mps = variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").filter(|value| !value.is_empty());
+    if let Some(value) = mps {
+        let value = value.to_string_lossy();
+        lines.push(Line::ok("mps", format!("MPS holds clients to CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={value}")));
+    }
+    lines
+}
+
+/// The baseline in force; a whole card is held to none.
+pub fn baseline(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<CudaVersion> {
+    let (config, _) = Config::parse(variable);
+    let is_off = config.baseline.mode == BaselineMode::Off || config.limits.is_unlimited();
+    config.baseline.version.filter(|_| !is_off)
+}
+
+/// By the variables and the ledger.
+fn told(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
+    let (config, errors) = Config::parse(variable);
+    let mut lines: Vec<Line> = errors
+        .iter()
+        .map(|error| {
+            Line::new(
+                "configuration",
+                Verdict::Failed,
+                format!("{}=\"{}\": {}; cuInit would return 800", error.variable, error.value, error.reason),
+                format!("Allowed: {}.", error.allowed),
+            )
+        })
+        .collect();
+    let directory: PathBuf = config.dir.clone().unwrap_or_else(default_directory);
+    let told = if config.limits.is_unlimited() {
+        None
+    } else {
+        let value = variable(config.limits_from).unwrap_or_default();
+        Some(format!("{}={}", config.limits_from, value.to_string_lossy()))
+    };
+    let mut parts: Vec<String> = told.into_iter().collect();
+    match View::open(&directory) {
+        Ok(Some(view)) => parts.extend(of_ledger(&view)),
+        Ok(None) => {}
+        Err(error) => lines.push(Line::new(
+            "quota",
+            Verdict::Failed,
+            format!("the ledger in {} cannot be used: {error}", directory.display()),
+            "Name another CUWARDEN_DIR, or end its processes and remove it.",
+        )),
+    }
+    if lines.is_empty() {
+        let text = if parts.is_empty() { "none is set".to_owned() } else { parts.join("; ") };
+        lines.push(Line::ok("quota", format!("{text} (directory {})", directory.display())));
+    }
+    lines
+}
+
+fn of_ledger(view: &View) -> Vec<String> {
+    let devices = view.devices();
+    let mut parts: Vec<String> = devices
+        .iter()
+        .filter(|device| device.limit != Limit::Unset)
+        .map(|device| {
+            let limit = match device.limit.bytes() {
+                0 => "no limit".to_owned(),
+                bytes => size(bytes),
+            };
+            let by = if matches!(device.limit, Limit::Operators(_)) { ", by the operator" } else { "" };
+            let kind = if device.is_mig { "MIG" } else { "GPU" };
+            let uuid = uuid::text(&device.uuid);
+            format!("{kind}-{uuid}: {limit}{by}, {} used", size(device.used()))
+        })
+        .collect();
+    if let Limit::Operators(bytes) = view.default_limit() {
+        parts.push(format!("other devices: {}, by the operator", size(bytes)));
+    }
+    parts
+}
+
+/// The dmem controller. Its limit is the kernel's and stronger than any of ours.
+fn kernel(place: &Place) -> Vec<Line> {
+    let groups = place.text("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    let capacity = place.text("/sys/fs/cgroup/dmem.capacity");
+    let mut lines = Vec::new();
+    // Every group above holds too.
+    let mut group = own.trim_end_matches('/').to_owned();
+    loop {
+        let path = format!("/sys/fs/cgroup{group}/dmem.max");
+        for limit in place.text(&path).unwrap_or_default().lines() {
+            if let Some((region, bytes)) = limit.rsplit_once(' ')
+                && let Ok(bytes) = bytes.parse::<u64>()
+            {
+                lines.push(Line::ok(
+                    "dmem",
+                    format!(
+                        "the kernel holds this cgroup to {} of {region} ({path}); that is stronger than a quota of cuwarden",
+                        size(bytes)
+                    ),
+                ));
+            }
+        }
+        match group.rfind('/') {
+            Some(at) => group.truncate(at),
+            None => break,
+        }
+    }
+    if lines.is_empty() && capacity.is_some_and(|text| !text.trim().is_empty()) {
+        lines.push(Line::ok("dmem", "the kernel's dmem cgroup is there and sets no limit"));
+    }
+    lines
+}
