@@ -248,3 +248,41 @@ fn used_wrongly() {
     let machine = Machine::empty();
     run(machine.command().arg("--nonsense")).exited(64);
 }
+
+/// On the machine itself: programs of a fake root would need a whole system in it.
+#[track_caller]
+fn of_program(program: &str, status: i32) -> Value {
+    let machine = Machine::empty();
+    let mut command = machine.command();
+    json(command.env_remove("CUWARDEN_TEST_ROOT").args(["--json", "--", program]), status)
+}
+
+#[test]
+fn programs() {
+    let source = Machine::empty();
+    let folder = source.sim.temp.join("root");
+    let path = |name: &str| folder.join(name).display().to_string();
+    source.write("p.c", b"int main(void) { return 0; }");
+    run(Command::new("cc").arg(path("p.c")).arg("-o").arg(path("dynamic"))).succeeded();
+    run(Command::new("cc").arg("-static").arg(path("p.c")).arg("-o").arg(path("static"))).succeeded();
+    fs::copy(path("dynamic"), path("setuid")).expect("the folder is ours");
+    run(Command::new("chmod").arg("u+s").arg(path("setuid"))).succeeded();
+    says(&of_program(&path("static"), 2), "program", "failed", "statically");
+    says(&of_program(&path("setuid"), 2), "program", "failed", "setuid");
+    source.write("q.c", b"int main(void) { return 0; } const char a[] = \"cudaErrorInsufficientDriver\", b[] = \"cuGetProcAddress\";");
+    run(Command::new("cc").arg(path("q.c")).arg("-o").arg(path("with"))).succeeded();
+    let runtime = source.sim.libraries().join("libcudart.so.12");
+    run(Command::new("cc")
+        .args(["-Wl,--no-as-needed", "-o"])
+        .args([path("shared"), path("p.c")])
+        .arg(runtime))
+    .succeeded();
+    // The machine of the test may be without a driver.
+    let told =
+        |name: &str| run(source.command().env_remove("CUWARDEN_TEST_ROOT").args(["--", &path(name)])).stdout;
+    assert!(told("dynamic").contains("it links no CUDA runtime"), "{}", told("dynamic"));
+    assert!(told("with").contains("is linked into the program"), "{}", told("with"));
+    assert!(told("shared").contains("the CUDA runtime is shared: "), "{}", told("shared"));
+    let mut missing = source.command();
+    run(missing.args(["--", "/none/at/all"])).exited(66);
+}

@@ -7,12 +7,15 @@ mod libraries;
 mod limits;
 mod model;
 mod preload;
+mod program;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::{Failure, INTERNAL};
+use super::error::{Failure, INTERNAL, NO_INPUT};
 use super::nvml::loaded;
 use super::terminal;
 use crate::diagnose::chain::{self, Chain};
@@ -33,21 +36,34 @@ const PATIENCE: Duration = Duration::from_secs(10);
 Examples:
   cuwarden doctor                       this host, or this container
   cuwarden doctor --json | jq -r '.lines[] | select(.verdict != \"ok\") | .action'
+  cuwarden doctor -- ./train            the same, and what this program links; it is not started
   cuwarden doctor || exit 1             a gate before a job starts
 
 As JSON: schema cuwarden.doctor/1, {verdict, kernel_module, driver, is_container, lines: [{check, verdict (ok, warning, \
 failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first}], packages: [{name, version, \
 path}], nvml_chain: [{call, args, code, name, result}]}.
 
-Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly.")]
+Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly; 66 there is \
+no program CMD.")]
 pub struct Arguments {
     /// For scripts: schema cuwarden.doctor/1
     #[arg(long)]
     json: bool,
+    /// Look at this program too; it is not started
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let answer = examine(&Place::here());
+    let place = Place::here();
+    let program = match arguments.command.first().map(|name| name.to_string_lossy()) {
+        Some(name) => Some(
+            program::find(&place, &name, std::env::var_os("PATH"))
+                .ok_or_else(|| Failure::new(NO_INPUT, format!("there is no program {name}")))?,
+        ),
+        None => None,
+    };
+    let answer = examine(&place, program.as_deref());
     terminal::answer(&if arguments.json {
         let text = serde_json::to_string_pretty(&answer)
             .map_err(|error| Failure::new(INTERNAL, format!("cannot write JSON: {error}")))?;
@@ -58,7 +74,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(status(answer.verdict)))
 }
 
-fn examine(place: &Place) -> Answer {
+fn examine(place: &Place, program: Option<&Path>) -> Answer {
     let variable = |name: &str| std::env::var_os(name);
     let found = libraries::look(place, &variable, &[]);
     let mut machine = Machine::look(place, &variable);
@@ -69,9 +85,18 @@ fn examine(place: &Place) -> Answer {
     let asked = ask_nvml();
     let chain = asked.as_ref().ok();
     let mut lines = judge::machine(&machine, &asked, &found);
-    lines.extend(judge::runtimes(&found, chain.and_then(judge::driver_version), limits::baseline(&variable)));
+    let (driver, baseline) = (chain.and_then(judge::driver_version), limits::baseline(&variable));
+    lines.extend(judge::runtimes(&found, driver, baseline));
     lines.extend(preload::judge(&preload::look(place, &variable)));
     lines.extend(limits::look(place, &variable));
+    if let Some(program) = program {
+        let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
+        let seen = program::look(place, program, &library_path);
+        lines.extend(seen.lines);
+        if let Some(runtime) = seen.runtime {
+            lines.extend(judge::used_runtime(&runtime, driver, baseline));
+        }
+    }
     Answer {
         schema: SCHEMA,
         verdict: overall(&lines),

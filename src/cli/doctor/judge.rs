@@ -194,13 +194,24 @@ pub fn runtimes(found: &Found, driver: Option<u32>, baseline: Option<CudaVersion
     for (runtime, path) in libraries.chain(packages) {
         if !seen.contains(&runtime) {
             seen.push(runtime);
-            lines.extend(fits(runtime, driver, baseline, path));
+            lines.extend(fits(runtime, driver, baseline, path, false));
         }
     }
     lines
 }
 
-fn fits(runtime: u32, driver: Option<u32>, baseline: Option<CudaVersion>, path: &str) -> Vec<Line> {
+/// The one that a program would load.
+pub fn used_runtime(file: &str, driver: Option<u32>, baseline: Option<CudaVersion>) -> Vec<Line> {
+    runtime_version(file).map_or_else(Vec::new, |runtime| fits(runtime, driver, baseline, file, true))
+}
+
+fn fits(
+    runtime: u32,
+    driver: Option<u32>,
+    baseline: Option<CudaVersion>,
+    path: &str,
+    is_used: bool,
+) -> Vec<Line> {
     let text = format!("CUDA {} in {path}", version(runtime));
     let pair = driver.and_then(CudaVersion::from_number).zip(CudaVersion::from_number(runtime));
     let Some((driver, runtime)) = pair else { return vec![Line::ok("runtime", text)] };
@@ -213,7 +224,9 @@ fn fits(runtime: u32, driver: Option<u32>, baseline: Option<CudaVersion>, path: 
         .into_iter()
         .map(|finding| {
             let text = format!("{text}: {} [{}]", finding.reason, finding.rule.id());
-            Line::new("runtime", Verdict::Warning, text, finding.action)
+            let is_blocked = is_used && finding.outcome == versions::Outcome::Blocked;
+            let verdict = if is_blocked { Verdict::Failed } else { Verdict::Warning };
+            Line::new("runtime", verdict, text, finding.action)
         })
         .collect()
 }

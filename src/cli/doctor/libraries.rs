@@ -9,7 +9,7 @@ use super::model::{Library, Package};
 use crate::diagnose::machine::{Place, folders};
 
 /// glibc's own, on Debian and elsewhere.
-const DEFAULTS: [&str; 8] = [
+pub const DEFAULTS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
     "/lib/aarch64-linux-gnu",
