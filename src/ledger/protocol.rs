@@ -28,7 +28,7 @@
 //! # Orderings
 //! Exchanges of pairs are full barriers and their loads Acquire. An intent is a seqlock: `sequence` is stored with
 //! Release after the fields and loaded with Acquire before them; the fences in `write` and `read` pair with each other
-//! for the other end. `done` is exchanged with AcqRel: who sees an operation done sees all its steps.
+//! for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is exchanged with AcqRel: who sees an operation done sees all its steps.
 
 use super::atomic::{AtomicU64, Ordering, Pair, fence};
 use super::layout::{CELLS, Cell, Intent, Lanes};
@@ -311,7 +311,8 @@ fn write(intent: &Intent, sequence: u64, step: &Step, before: [u64; 2], after: u
         Some(cell) => (cell.index as u64 + 1, cell.before, u64::from(cell.opens) * TARGET_OPENS),
         None => (0, 0, 0),
     };
-    intent.sequence.store(0, Ordering::Relaxed);
+    // Release pairs with both Acquire loads in `read`: who finds 0 knows the last operation done, and sees its steps.
+    intent.sequence.store(0, Ordering::Release);
     // Pairs with the fence in `read`: who reads one of these fields reads the 0 or something later afterwards.
     fence(Ordering::Release);
     intent.target.store(u64::from(step.target) | cell << 16 | opens, Ordering::Relaxed);
@@ -333,7 +334,7 @@ fn read(intent: &Intent, sequence: u64) -> Option<Plain> {
         cell_before: intent.cell_before.load(Ordering::Relaxed),
     };
     fence(Ordering::Acquire);
-    (intent.sequence.load(Ordering::Relaxed) == sequence).then_some(plain)
+    (intent.sequence.load(Ordering::Acquire) == sequence).then_some(plain)
 }
 
 fn store_pair(words: &[AtomicU64; 2], values: [u64; 2]) {
