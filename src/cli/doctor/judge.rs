@@ -231,10 +231,11 @@ fn fits(
         .collect()
 }
 
-/// As 12090, from libcudart.so.12.9.79 and the like.
+/// As 12090, from libcudart.so.12.9.79 and the like. The shorter names, libcudart.so.12 and libcudart.so.11.0, are those
+/// of all minor versions.
 pub fn runtime_version(file: &str) -> Option<u32> {
     let rest = file.rsplit('/').next()?.strip_prefix("libcudart.so.")?;
-    numbered(rest).or_else(|| Some(rest.parse::<u32>().ok()? * 1000))
+    if rest.split('.').count() < 3 { None } else { numbered(rest) }
 }
 
 fn package_version(package: &Package) -> Option<u32> {
