@@ -16,9 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::artefacts;
+use common::disk::SmallDisk;
 use common::process::{run, start};
 use common::sim::Sim;
 use serde_json::Value;
@@ -227,24 +227,6 @@ fn the_default_directory_is_not_taken_from_others() {
 }
 
 // ---- disks --------------------------------------------------------------------------------------------------------
-
-/// A file system of a size, in memory, until it is dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn new(at: PathBuf, bytes: u64) -> Option<Self> {
-        std::fs::create_dir(&at).expect("the folder is ours");
-        let size = format!("size={bytes},mode=0700");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at).status();
-        mount.is_ok_and(|status| status.success()).then_some(Self(at))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
 
 #[test]
 fn a_full_disk_costs_nothing_but_the_post_mortem() {

@@ -5,7 +5,7 @@ use super::layout::{
 };
 use crate::event::cancel::Undisturbed;
 use crate::record::identity::realtime_ns;
-use crate::record::mapping::{map_shared, reserve_blocks, status_of};
+use crate::record::mapping::{is_shared, map_shared, reserve_blocks, status_of};
 use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a ledger cannot be used. Says what is wrong; whoever shows it names the file.
 #[derive(Debug)]
@@ -65,6 +66,8 @@ impl From<io::Error> for Unusable {
 #[derive(Clone, Copy)]
 pub struct Map {
     base: *mut u8,
+    /// Of each slot, bit n: its lanes on device n lie in the file. Of this process alone: a slot may claim any.
+    there: NonNull<[AtomicU64]>,
 }
 
 // SAFETY: the mapping is never removed, and everything in it is atomic.
@@ -73,6 +76,23 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
+    fn new(base: *mut u8) -> Map {
+        let there: Box<[AtomicU64]> = (0..layout::SLOTS).map(|_| AtomicU64::default()).collect();
+        Map { base, there: NonNull::from(Box::leak(there)) }
+    }
+
+    /// For the fuzzer, which has many one after the other.
+    ///
+    /// # Safety
+    /// Nothing that came from it, or from a copy of it, is used any more.
+    #[doc(hidden)]
+    pub unsafe fn unmap(self) {
+        // SAFETY: our own mapping, whole, and the caller's promise.
+        unsafe { libc::munmap(self.base.cast(), FILE_BYTES) };
+        // SAFETY: leaked in `new`, and the caller's promise.
+        drop(unsafe { Box::from_raw(self.there.as_ptr()) });
+    }
+
     /// The header.
     pub fn header(self) -> &'static Header {
         // SAFETY: the mapping is FILE_BYTES long, page-aligned and never removed; every field is atomic.
@@ -108,9 +128,19 @@ impl Map {
         if device >= layout::DEVICES || entered >> device & 1 == 0 {
             return None;
         }
-        let at = lanes_at(device, slot) as usize;
-        // SAFETY: in range by the two checks, aligned, and as in `header`.
-        Some(unsafe { &*self.base.add(at).cast::<Lanes>() })
+        // SAFETY: within the mapping by the two checks.
+        let lanes = unsafe { self.base.add(lanes_at(device, slot) as usize) }.cast::<Lanes>();
+        // SAFETY: leaked in `new`, and never changed but by atomic means.
+        let there = unsafe { self.there.as_ref() }.get(usize::from(slot))?;
+        // Relaxed: the file never gets shorter.
+        if there.load(Ordering::Relaxed) >> device & 1 == 0 {
+            if !is_there(lanes) {
+                return None;
+            }
+            there.fetch_or(1 << device, Ordering::Relaxed);
+        }
+        // SAFETY: in the mapping and in the file, aligned, and as in `header`.
+        Some(unsafe { &*lanes })
     }
 
     /// Slots that were ever used.
@@ -126,6 +156,17 @@ impl Map {
             .filter_map(move |index| Some((index, self.device(index)?)))
             .take_while(|(_, device)| device.uuid.load() != [0, 0])
     }
+}
+
+/// False where the file ends before: to touch that would be answered with a signal, and a system call answers without.
+/// This one reads a set of signals and then finds that there is no such operation.
+#[cold]
+fn is_there(lanes: *const Lanes) -> bool {
+    const NO_SUCH_OPERATION: libc::c_long = -1;
+    let nothing = std::ptr::null_mut::<u8>();
+    // SAFETY: reads eight bytes by the kernel's checked copy and changes nothing.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_OPERATION, lanes, nothing, 8usize) };
+    io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
 /// Where a slot's lanes on a device lie in the file.
@@ -156,6 +197,10 @@ pub fn open(path: &Path, write: bool) -> Result<Option<Opened>, Unusable> {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             return Err(wrong("it is a symbolic link"));
         }
+        // A directory, a socket: what can be opened is asked what it is.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
+            return Err(wrong("it is not a regular file"));
+        }
         Err(error) => return Err(error.into()),
     };
     let status = status_of(&file)?;
@@ -184,11 +229,6 @@ fn may_trust(file: &libc::stat, directory: Option<&std::fs::Metadata>) -> bool {
     let owned = file.st_uid == user || file.st_uid == 0 || user == 0;
     let forbidden = if shared { 0o002 } else { 0o022 };
     (owned || shared) && file.st_mode & forbidden == 0
-}
-
-/// A directory that a group shares: writable for it, and what is made in it belongs to it.
-fn is_shared(mode: u32) -> bool {
-    mode & 0o2020 == 0o2020
 }
 
 fn check(file: &File, bytes: i64) -> Result<(), Unusable> {
@@ -287,7 +327,7 @@ pub fn map(file: &OwnedFd) -> io::Result<Map> {
         unsafe { libc::munmap(base.cast(), FILE_BYTES) };
         return Err(error);
     }
-    Ok(Map { base })
+    Ok(Map::new(base))
 }
 
 /// Maps it for somebody who changes nothing, and may have no right to.
@@ -301,7 +341,7 @@ pub fn map_to_read(file: &OwnedFd) -> io::Result<Map> {
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    Ok(Map { base: base.cast() })
+    Ok(Map::new(base.cast()))
 }
 
 fn open_raw(path: &Path, flags: i32, mode: u32) -> io::Result<OwnedFd> {

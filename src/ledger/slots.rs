@@ -86,10 +86,13 @@ impl Ledger {
                 layout::DEVICES
             ))
         })?;
-        let entered = self.lanes_on(index)?;
-        let operators = self.map.header().default_limit.load(Ordering::Acquire);
-        if operators != 0 {
-            entered.take_operators(Limit::of(operators));
+        let mut entered = self.lanes_on(index)?;
+        entered.told = told;
+        // Nothing else is ever written there, and must not take the place of what others were told.
+        if let operators @ Limit::Operators(_) =
+            Limit::of(self.map.header().default_limit.load(Ordering::Acquire))
+        {
+            entered.take_operators(operators);
         }
         let (outcome, changed) = limit::tell(&entered.device.limit, told, || !entered.others_live());
         if changed {
@@ -167,7 +170,7 @@ impl Ledger {
         let mine = self.map.lanes(index, self.slot).ok_or(Unusable::Full)?;
         let me = Me { slot: self.slot, writing: Lock::default() };
         let judged_by = (self.who, self.path.clone(), self.id);
-        Ok(Entered { map: self.map, index, device, mine, me, judged_by })
+        Ok(Entered { map: self.map, index, device, mine, me, told: 0, judged_by })
     }
 }
 
@@ -181,6 +184,8 @@ pub struct Entered {
     pub mine: &'static Lanes,
     /// The right to change something.
     pub me: Me,
+    /// The limit that this process was told, in bytes, 0 = none.
+    pub told: u64,
     judged_by: (Who, PathBuf, (u64, u64)),
 }
 
@@ -358,7 +363,8 @@ fn inherit(map: Map, slot: u16) {
         let Some(mine) = map.lanes(index, slot) else { continue };
         let me = Me { slot, writing: Lock::default() };
         let who = Who { pid: 0, start_ticks: 0, stack_start: 0, pid_namespace: 0, boot_id: [0; 16] };
-        let entered = Entered { map, index, device, mine, me, judged_by: (who, PathBuf::new(), (0, 0)) };
+        let judged_by = (who, PathBuf::new(), (0, 0));
+        let entered = Entered { map, index, device, mine, me, told: 0, judged_by };
         // Whatever the word names may be the dead owner's.
         let _ = protocol::touch(&entered, &entered.me);
         protocol::reset_cells(mine);

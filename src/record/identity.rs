@@ -79,11 +79,28 @@ pub fn store_bytes(field: &[AtomicU8], text: &[u8]) -> u32 {
 
 /// Start of a process in clock ticks since boot; `process` is a pid or `self`.
 pub fn start_ticks(process: &str) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    stat_field(&stat_of(process)?, 22)?.parse().ok()
+}
+
+/// The same of one that has not ended. Those have that nobody has waited for: a zombie is a number and nothing else.
+pub fn running_since(process: &str) -> Option<u64> {
+    let stat = stat_of(process)?;
+    let is_zombie = stat_field(&stat, 3).is_some_and(|state| matches!(state, "Z" | "X" | "x"));
+    // The main thread may have ended before the others.
+    let is_alone = stat_field(&stat, 20).is_some_and(|threads| matches!(threads, "0" | "1"));
+    stat_field(&stat, 22)?.parse().ok().filter(|_| !(is_zombie && is_alone))
+}
+
+fn stat_of(process: &str) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{process}/stat")).ok()
+}
+
+/// A field of /proc/PID/stat by its number in the manual, from 3 on.
+fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
     // The second field is the name in parentheses, which may hold spaces and parentheses itself.
     let after_name = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(after_name + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    rest.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
 /// Inode of the pid namespace of a process; `process` is a pid or `self`.
@@ -115,5 +132,14 @@ mod tests {
         assert_eq!(Some(me.start_ticks), start_ticks(&me.pid.to_string()));
         assert!(me.start_ticks > 0 && me.pid_namespace > 0 && me.boot_id != [0; 16]);
         assert_eq!(start_ticks("4294967295"), None);
+        assert_eq!(running_since("self"), start_ticks("self"));
+        // One that nobody has waited for yet.
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let process = child.id().to_string();
+        while running_since(&process).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(start_ticks(&process).is_some());
+        child.wait().unwrap();
     }
 }

@@ -58,6 +58,11 @@ pub fn may_reach(bytes: u64) -> io::Result<()> {
     if bytes > limit.rlim_cur { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
 }
 
+/// A directory that a group shares: writable for it, and what is made in it belongs to it.
+pub(crate) fn is_shared(mode: u32) -> bool {
+    mode & 0o2020 == 0o2020
+}
+
 pub(crate) fn map_shared(file: &OwnedFd, offset: u64, bytes: u64) -> io::Result<*mut u8> {
     map(bytes, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }

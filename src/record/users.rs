@@ -1,7 +1,7 @@
 //! Which processes are at work in a directory, by their record files.
 
 use super::head::Head;
-use super::identity::{Identity, start_ticks};
+use super::identity::{Identity, running_since};
 use std::path::Path;
 
 /// Pids of those of `identity`'s boot and pid namespace that run, `identity` itself excluded.
@@ -14,7 +14,7 @@ pub fn of(directory: &Path, identity: &Identity) -> Vec<u32> {
             let runs = head.ended_ns == 0
                 && head.is_neighbour(identity)
                 && !head.is_of(identity)
-                && start_ticks(&head.pid.to_string()) == Some(head.start_ticks());
+                && running_since(&head.pid.to_string()) == Some(head.start_ticks());
             runs.then_some(head.pid)
         })
         .collect();
@@ -25,6 +25,7 @@ pub fn of(directory: &Path, identity: &Identity) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::start_ticks;
     use super::*;
     use crate::record::writer::Writer;
 

@@ -6,13 +6,16 @@
 
 use super::identity::Identity;
 use super::layout::{self, Area, Extent, Header, MAX_EXTENTS, RECORD_BYTES, Record};
-use super::mapping::{copy_of_shared, map_private, map_shared, reserve_blocks, retried, status_of};
+use super::mapping::{
+    copy_of_shared, is_shared, map_private, map_shared, reserve_blocks, retried, status_of,
+};
 use crate::event::cancel::Undisturbed;
 use std::ffi::CString;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -48,12 +51,18 @@ impl Writer {
     pub fn create(directory: &Path, identity: &Identity) -> io::Result<Writer> {
         let _undisturbed = Undisturbed::new();
         let folder = directory.join("proc");
-        make_private_directory(&folder)?;
+        let shared = is_shared(std::fs::metadata(directory)?.mode());
+        make_directory(&folder, shared)?;
         // The directory itself may be behind a link that an operator made. Nobody has a reason to make one of this.
         if std::fs::symlink_metadata(&folder)?.is_symlink() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "proc in it is a symbolic link"));
         }
         let (path, file) = create_exclusive(&folder, identity)?;
+        if shared {
+            // Who shares the account sees whose bytes are whose, and who still uses a ledger that was removed.
+            // SAFETY: a valid descriptor. On failure it stays private.
+            unsafe { libc::fchmod(file.as_raw_fd(), 0o640) };
+        }
         let made = Self::map_new(&path, &file);
         match made {
             Ok(writer) => {
@@ -282,8 +291,14 @@ fn locate(area: Area, offset: u64) -> (u32, u64) {
 
 /// Makes a directory of mode 0700 if there is none.
 pub fn make_private_directory(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+    make_directory(path, false)
+}
+
+/// The same, or in a directory that a group shares one that the group shares.
+fn make_directory(path: &Path, shared: bool) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(if shared { 0o770 } else { 0o700 }).create(path) {
+        // The umask may have taken the group's part away.
+        Ok(()) if shared => std::fs::set_permissions(path, PermissionsExt::from_mode(0o2770)),
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ if path.is_dir() => Ok(()),
         _ => Err(io::ErrorKind::NotADirectory.into()),

@@ -23,6 +23,7 @@
 pub mod artefacts;
 pub mod cc;
 pub mod clients;
+pub mod disk;
 pub mod elf;
 pub mod hooked;
 pub mod process;
