@@ -166,6 +166,20 @@ fn nobody_gets_around_it_by_large_numbers() {
     stage.never_over();
 }
 
+/// A limit that is more than what can be counted: what does not fit is still refused at once.
+#[test]
+fn nobody_waits_for_large_numbers() {
+    let stage = Stage::limited("300t");
+    let mut one = stage.holder(LIMIT);
+    let since = std::time::Instant::now();
+    for bytes in [1 << 48, (1 << 48) - 1, 1 << 50] {
+        one.is_refused(bytes);
+    }
+    assert!(since.elapsed() < std::time::Duration::from_secs(5), "{:?}", since.elapsed());
+    one.gets(LIMIT);
+    assert_eq!(stage.said(), "");
+}
+
 // ---- those who meet -----------------------------------------------------------------------------------------------
 
 /// Kinds of allocation that hold exactly what was asked for, and give all of it back at once.

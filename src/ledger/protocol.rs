@@ -48,6 +48,7 @@ const OPEN: u64 = 1 << 23;
 const VERSION: u64 = 1 << 24;
 const _: () = assert!(MOST_SPARE <= SPARE);
 const TARGET_OPENS: u64 = 1 << 24;
+const SEQUENCE: u64 = u64::MAX >> 16;
 
 /// A device as the ledger keeps it.
 pub trait Book {
@@ -97,7 +98,7 @@ impl Seen {
     }
 
     fn sequence(self) -> u64 {
-        self.raw[1] & (u64::MAX >> 16)
+        self.raw[1] & SEQUENCE
     }
 
     fn new(charged: u64, openings: u16, slot: u16, sequence: u64) -> Seen {
@@ -150,13 +151,16 @@ struct CellStep {
 /// Charges `bytes` to `me` if they fit, or in any case where `forced`. Answers what is charged to `me` with them.
 pub fn add<B: Book>(book: &B, me: &Me, bytes: u64, forced: bool) -> Result<u64, Not> {
     commit(book, me, |seen| {
-        let limit = book.limit();
-        let sum = seen.charged().saturating_add(bytes);
-        if !forced && ((limit != 0 && sum > limit) || sum >= MOST_CHARGED) {
+        if !forced && is_over(seen, bytes, book.limit()) {
             return Err(Not::Over(seen.charged()));
         }
         Ok(Step { target: me.slot, charge: Charge::Add(bytes), cell: None })
     })
+}
+
+fn is_over(seen: Seen, bytes: u64, limit: u64) -> bool {
+    let sum = seen.charged().saturating_add(bytes);
+    (limit != 0 && sum > limit) || sum >= MOST_CHARGED
 }
 
 /// Gives `bytes` of `me` back.
@@ -257,7 +261,7 @@ fn commit<B: Book>(book: &B, me: &Me, mut plan: impl FnMut(Seen) -> Result<Step,
         };
         let opening = step.cell.as_ref().is_some_and(|cell| cell.is_opening);
         // Acquire pairs with the AcqRel of whoever completed the last one.
-        let sequence = mine.done.load(Ordering::Acquire).wrapping_add(1) & (u64::MAX >> 16);
+        let sequence = mine.done.load(Ordering::Acquire).wrapping_add(1) & SEQUENCE;
         write(&mine.intent, sequence, &step, before, after);
         let next = Seen::new(
             sum.min(u64::MAX >> 16),
@@ -276,10 +280,9 @@ fn commit<B: Book>(book: &B, me: &Me, mut plan: impl FnMut(Seen) -> Result<Step,
 /// Carries out what is left of the operation that the word names.
 fn complete<B: Book>(book: &B, seen: Seen) {
     let Some(lanes) = book.lanes(seen.slot()) else { return };
-    let sequence = seen.sequence();
-    let last = sequence.wrapping_sub(1) & (u64::MAX >> 16);
-    // Acquire: as in `commit`.
-    if lanes.done.load(Ordering::Acquire) != last {
+    // Acquire: as in `commit`. As there, only what the word has of it counts: what was begun must be done.
+    let (sequence, done) = (seen.sequence(), lanes.done.load(Ordering::Acquire));
+    if done & SEQUENCE != sequence.wrapping_sub(1) & SEQUENCE {
         return;
     }
     // `None`: it was completed meanwhile, and its author is at the next one already.
@@ -296,7 +299,7 @@ fn complete<B: Book>(book: &B, seen: Seen) {
         }
     }
     // AcqRel: Release for those that see it done, Acquire is not needed here but the exchange has no weaker form.
-    let _ = lanes.done.compare_exchange(last, sequence, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = lanes.done.compare_exchange(done, sequence, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 struct Plain {
@@ -421,10 +424,7 @@ pub fn add_or_refuse<B: Book>(
         }
         let after = Seen { raw: book.word().load() };
         complete(book, after);
-        let limit = book.limit();
-        if after.openings() == before.openings()
-            && (limit == 0 || after.charged().saturating_add(bytes) > limit)
-        {
+        if after.openings() == before.openings() && is_over(after, bytes, book.limit()) {
             return Err(denied(after.charged()));
         }
     }
