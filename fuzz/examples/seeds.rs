@@ -25,6 +25,9 @@ fn main() {
     for (n, text) in CONFIGURATIONS.iter().enumerate() {
         write(&corpus.join("config"), &format!("{n:02}"), text.as_bytes());
     }
+    for (name, steps) in ledgers() {
+        write(&corpus.join("ledger"), name, &steps);
+    }
     let work = std::env::temp_dir().join(format!("cuwarden-seeds-{}", std::process::id()));
     fs::create_dir_all(&work).expect("a working directory");
     unwind(&corpus.join("unwind"), &work);
@@ -213,6 +216,75 @@ fn reports(records: &[(&str, Vec<u8>)]) -> Vec<(String, Vec<u8>)> {
         }
     }
     seeds
+}
+
+// --------------------------------------------------------------------------------------------------- ledgers
+
+/// The steps of targets/ledger.rs.
+#[derive(Clone, Default)]
+struct Ledger(Vec<u8>);
+
+impl Ledger {
+    fn shared(mut self, field: u8, value: u64) -> Ledger {
+        self.0.extend([0, field]);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// `kind`: 1 = of a slot, 2 = of its lanes.
+    fn of_slot(mut self, kind: u8, slot: u16, field: u8, value: u64) -> Ledger {
+        self.0.push(kind);
+        self.0.extend(slot.to_le_bytes());
+        self.0.push(field);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn length(mut self, bytes: u32) -> Ledger {
+        self.0.push(4);
+        self.0.extend(bytes.to_le_bytes());
+        self
+    }
+
+    fn operation(mut self, kind: u8, bytes: u32) -> Ledger {
+        self.0.extend([5, kind]);
+        self.0.extend(bytes.to_le_bytes());
+        self
+    }
+}
+
+fn ledgers() -> Vec<(&'static str, Vec<u8>)> {
+    use cuwarden::ledger::layout::LANES_AT;
+    let mib = 1 << 20;
+    let joined = || Ledger::default().operation(0, 0);
+    // Of the kinds of operations those whose number is a multiple of 3 have the size that is given.
+    let at_work = |ledger: Ledger| {
+        let ledger = ledger.operation(3, 40 * mib).operation(0, 3 * mib).operation(21, 3 * mib);
+        ledger.operation(0, 30 * mib).operation(6, mib).operation(4, mib).operation(15, 0)
+    };
+    // Slots of the dead, with lanes that hold something: fields as in the target's lists.
+    let with_dead = |ledger: Ledger| {
+        let ledger = ledger.length(LANES_AT as u32 + 4096).shared(6, 3).shared(8, 1).shared(14, 9 << 20);
+        (1..3).fold(ledger, |ledger, slot| {
+            let ledger =
+                ledger.of_slot(1, slot, 0, 2).of_slot(1, slot, 1, 1).of_slot(1, slot, 2, 0x7fff_fff0);
+            ledger.of_slot(2, slot, 0, 4 << 20).of_slot(2, slot, 9, 1 << 23 | 1 << 20)
+        })
+    };
+    vec![
+        ("joined", at_work(joined()).0),
+        (
+            "limits",
+            joined().operation(12, mib).operation(3, 2).operation(13, 9).operation(11, 5).operation(9, 0).0,
+        ),
+        ("contexts", joined().operation(7, 1).operation(14, 77).operation(8, 1).operation(10, 0).0),
+        ("cut", at_work(Ledger::default().length(LANES_AT as u32 - 1)).0),
+        ("version", Ledger::default().shared(1, 2).operation(0, 0).0),
+        ("dead", at_work(with_dead(Ledger::default()).operation(0, 0)).0),
+        ("absent-lanes", at_work(joined().shared(6, 1024).of_slot(1, 900, 1, 1)).0),
+        ("done", at_work(joined().operation(3, mib).of_slot(2, 0, 2, 1 << 60)).0),
+        ("word", at_work(joined().shared(14, u64::MAX)).0),
+    ]
 }
 
 // -------------------------------------------------------------------------------------------- configurations
