@@ -306,3 +306,117 @@ fn cpp_names_are_demangled() {
     let name = frames[0].function.as_deref().unwrap();
     assert!(name.contains("net::Layer<int>::load"), "{name}");
 }
+
+/// Looks up with a limit in time: a pipe that somebody opens does not come back.
+fn resolve_in_time(module: &Path, offset: u64) -> Vec<String> {
+    let (module, (to, from)) = (module.to_owned(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        let frames = resolve(&mut Symbolizer::default(), &module, &build_id(&module), offset);
+        let _ = to.send(names(&frames));
+    });
+    from.recv_timeout(std::time::Duration::from_secs(60)).expect("it does not come back")
+}
+
+fn parts_of(temp: &Temp) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "dwo")).collect()
+}
+
+#[test]
+fn debug_information_that_was_split_off() {
+    let temp = Temp::new("symbols-split");
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let program = temp.join("train");
+        let source = source(&temp, "train.c", true);
+        compile(&source, &program, &["-O2", "-gsplit-dwarf", version, "-Wl,--build-id"]);
+        let offset = offset(&program);
+        let parts = parts_of(&temp);
+        assert!(!parts.is_empty(), "{version}: nothing was split off");
+        assert_eq!(resolve_in_time(&program, offset), calls(), "{version}");
+
+        // All parts in one file.
+        let package = temp.join("train.dwp");
+        let packed = Command::new("dwp").arg("-e").arg(&program).arg("-o").arg(&package).status();
+        parts.iter().for_each(|part| std::fs::remove_file(part).unwrap());
+        if packed.is_ok_and(|status| status.success()) {
+            assert_eq!(resolve_in_time(&program, offset), calls(), "{version}, in a package");
+        } else {
+            eprintln!("not tested: there is no dwp for {version}");
+        }
+        let _ = std::fs::remove_file(&package);
+
+        // What the program itself has is still known: the function, and perhaps the line.
+        let rest = resolve_in_time(&program, offset);
+        assert!(rest.last().is_some_and(|name| name.starts_with("keep_weights ")), "{version}: {rest:?}");
+        // Where the parts should be is something that does not end.
+        for pipe in parts.iter().chain([&package]) {
+            must(Command::new("mkfifo").arg(pipe));
+            assert_eq!(resolve_in_time(&program, offset), rest, "{version}: {}", pipe.display());
+            std::fs::remove_file(pipe).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", pipe).unwrap();
+            assert_eq!(resolve_in_time(&program, offset), rest, "{version}: {}", pipe.display());
+            std::fs::remove_file(pipe).unwrap();
+        }
+    }
+}
+
+#[test]
+fn debug_information_that_a_link_names() {
+    let temp = Temp::new("symbols-links");
+    let pipe = temp.join("pipe");
+    must(Command::new("mkfifo").arg(&pipe));
+    let program = temp.join("train");
+    compile(&source(&temp, "train.c", true), &program, &["-O2", "-Wl,--build-id"]);
+    let offset = offset(&program);
+    let link = [pipe.as_os_str().as_encoded_bytes(), b"\0", &[7; 20]].concat();
+    let link = format!(".gnu_debugaltlink={}", temp.write("link", link).display());
+    must(Command::new("objcopy").arg("--add-section").arg(link).arg(&program));
+    assert_eq!(resolve_in_time(&program, offset), calls());
+
+    // The same for a program that has none itself, and says where it is: beside it.
+    let other = temp.write("other.debug", "");
+    must(Command::new("objcopy").arg("--strip-all").arg("--remove-section=.gnu_debugaltlink").arg(&program));
+    must(Command::new("objcopy").arg(format!("--add-gnu-debuglink={}", other.display())).arg(&program));
+    std::fs::remove_file(&other).unwrap();
+    must(Command::new("mkfifo").arg(&other));
+    assert_eq!(resolve_in_time(&program, offset), ["? :0"]);
+}
+
+/// The most memory that this process ever mapped, in bytes.
+fn most_mapped() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// A few bytes that say they become gigabytes.
+#[test]
+fn what_a_compressed_section_claims_is_not_believed() {
+    use object::{Object, ObjectSection};
+    let temp = Temp::new("symbols-claims");
+    let source = source(&temp, "train.c", true);
+    for flag in ["-gz=zlib", "-gz=zstd"] {
+        let program = temp.join("train");
+        let made =
+            Command::new("cc").args(["-g", "-O2", "-w", flag, "-o"]).arg(&program).arg(&source).status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("not tested: this compiler has no {flag}");
+            continue;
+        }
+        let offset = offset(&program);
+        assert_eq!(resolve_in_time(&program, offset), calls(), "{flag}");
+        let bytes = std::fs::read(&program).unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        let (at, packed) = elf.section_by_name(".debug_info").unwrap().file_range().unwrap();
+        for claimed in [3 << 30, packed * 2000, 1 << 40, u64::MAX] {
+            let mut bad = bytes.clone();
+            // Kind, nothing, size.
+            bad[at as usize + 8..][..8].copy_from_slice(&claimed.to_le_bytes());
+            let bad = temp.write("bad", bad);
+            let before = most_mapped();
+            assert_eq!(resolve_in_time(&bad, offset), ["keep_weights :0"], "{flag} {claimed}");
+            let grown = most_mapped() - before;
+            assert!(grown < 1 << 30, "{flag}: {grown} bytes were mapped for {packed}");
+        }
+    }
+}

@@ -3,6 +3,8 @@
 //! [`model`] is the JSON schema, [`grouped`] makes a report from a record file's contents; the shim uses
 //! both. Names, source lines and the text for a terminal are made by the command line.
 
+#[cfg(feature = "cli")]
+mod debug_info;
 mod grouped;
 pub mod model;
 pub mod size;

@@ -9,13 +9,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use addr2line::{Loader, demangle_auto};
+use addr2line::demangle_auto;
 use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
+use super::debug_info::{DebugInfo, open_regular};
 use super::model::{Frame, Report};
-
-/// Most inlined frames that are shown for one address.
-const MAX_INLINED: usize = 32;
 
 /// Looks names up, and keeps what it has opened.
 pub struct Symbolizer {
@@ -35,7 +33,7 @@ impl Default for Symbolizer {
 
 struct Module {
     /// Debug information: the file's own, or that of a separate file with the same build-id.
-    debug: Option<Loader>,
+    debug: Option<DebugInfo>,
     /// Functions by address: start, size, name.
     functions: Vec<(u64, u64, String)>,
 }
@@ -144,7 +142,7 @@ impl Module {
         };
         let mut functions = functions(&object);
         if let Some(separate) = debug_file.as_deref().filter(|file| *file != path)
-            && let Ok(file) = File::open(separate)
+            && let Some(file) = open_regular(separate)
             && let Ok(object) = object::File::parse(&ReadCache::new(file))
         {
             functions.extend(self::functions(&object));
@@ -152,14 +150,14 @@ impl Module {
         functions.sort();
         functions.dedup_by_key(|function| (function.0, function.1));
         // Unreadable debug information leaves the symbol table.
-        let debug = debug_file.and_then(|file| Loader::new(file).ok());
+        let debug = debug_file.and_then(DebugInfo::open);
         Ok(Module { debug, functions })
     }
 
     fn frames(&self, plain: &Frame) -> Vec<Frame> {
         // A return address may be the first of the next line or function; the call is before it.
         let probe = plain.offset.saturating_sub(1);
-        let mut frames = self.debug.as_ref().map(|debug| from_debug(debug, probe, plain)).unwrap_or_default();
+        let mut frames = self.debug.as_ref().map(|debug| debug.frames(probe, plain)).unwrap_or_default();
         if frames.is_empty() {
             frames.push(plain.clone());
         }
@@ -189,31 +187,6 @@ impl Module {
             around.iter().rev().find(|(start, size, _)| address - start < *size || *size == 0)?;
         Some(demangle_auto(name.into(), None).into_owned())
     }
-}
-
-fn from_debug(debug: &Loader, probe: u64, plain: &Frame) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    let Ok(mut found) = debug.find_frames(probe) else {
-        return frames;
-    };
-    while let Ok(Some(frame)) = found.next() {
-        let function = frame.function.as_ref().and_then(|f| {
-            let demangled = f.demangle().ok().map(|name| name.into_owned());
-            demangled.or_else(|| f.raw_name().ok().map(|name| name.into_owned()))
-        });
-        let location = frame.location.as_ref();
-        frames.push(Frame {
-            function,
-            file: location.and_then(|l| l.file).map(str::to_owned),
-            // Line 0 stands for code that belongs to no line.
-            line: location.and_then(|l| l.line).filter(|&line| line != 0),
-            ..plain.clone()
-        });
-        if frames.len() == MAX_INLINED {
-            break;
-        }
-    }
-    frames
 }
 
 fn functions<'a>(object: &impl Object<'a>) -> Vec<(u64, u64, String)> {
@@ -247,12 +220,12 @@ fn separate_debug_file<'a>(
     }
     candidates.into_iter().find(|candidate| {
         let same_id = || {
-            let file = File::open(candidate).ok()?;
+            let file = open_regular(candidate)?;
             let cache = ReadCache::new(file);
             let object = object::File::parse(&cache).ok()?;
             Some(object.build_id().ok()??.iter().map(|b| format!("{b:02x}")).collect::<String>() == build_id)
         };
-        candidate != path && candidate.is_file() && same_id() == Some(true)
+        candidate != path && same_id() == Some(true)
     })
 }
 
