@@ -119,7 +119,8 @@ impl Process {
         Process { device: device.clone(), me: Me { slot, writing: Lock::default() } }
     }
 
-    /// As `slots::try_claim` and `inherit`: takes the slot of a dead owner over, if nobody else does.
+    /// Takes the slot of a dead owner over, if nobody else does. As `slots::try_claim` and `inherit`, which are bound to a
+    /// file and cannot be compiled here.
     pub fn claim(device: &Arc<Device>, slot: u16) -> Option<Process> {
         let taken = device.slot(slot);
         // The lock of the slot.
@@ -232,13 +233,10 @@ impl Process {
         protocol::touch(book, &self.me).expect("a touch cannot fail");
         let Slot { lanes, held, .. } = book.slot(stopped);
         let counted = lanes.charged.load()[0] - protocol::spare(lanes);
-        let held = held.load(Relaxed);
-        assert!((held..=held + in_flight).contains(&counted), "{counted} counted, {held} held");
-        held_is(book.slot(stopped), counted);
+        let known = held.load(Relaxed);
+        assert!((known..=known + in_flight).contains(&counted), "{counted} counted, {known} held");
+        // Whatever it has in flight is its own from here on.
+        held.store(counted, Relaxed);
         self.take_the_rest();
     }
-}
-
-fn held_is(slot: &Slot, bytes: u64) {
-    slot.held.store(bytes, Relaxed);
 }

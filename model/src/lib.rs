@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Bounds {
     /// Switches from a process that could go on, where all see all operations in one order.
     pub strong: usize,
-    /// The same, where one load may answer an older value.
+    /// The same, where two loads may answer an older value.
     pub weak: usize,
 }
 
@@ -50,7 +50,7 @@ pub fn stop_everywhere(bounds: Bounds, model: impl Fn(u32) -> bool + Send + Sync
 fn count(bounds: Bounds, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let more = std::env::var("CUWARDEN_MODEL_MORE").map_or(0, |more| more.parse().expect("a number"));
     let (model, executions) = (Arc::new(model), Arc::new(AtomicU64::new(0)));
-    for (memory, preemptions) in [(Memory::Strong, bounds.strong), (Memory::Weak(1), bounds.weak)] {
+    for (memory, preemptions) in [(Memory::Strong, bounds.strong), (Memory::Weak(2), bounds.weak)] {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions + more);
         // Enough for what ends; what goes round for ever exceeds it, and that is a failure.

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The change, and whether it has come back. Nothing orders the answer but that it is so: what it tells is the strictest.
-fn changed(device: &Arc<Device>, operator: Process, to: u64) -> (thread::JoinHandle<()>, Arc<AtomicBool>) {
+/// The thread answers what was charged then.
+fn changed(device: &Arc<Device>, operator: Process, to: u64) -> (thread::JoinHandle<u64>, Arc<AtomicBool>) {
     let is_back = Arc::new(AtomicBool::new(false));
     let (device, back) = (device.clone(), is_back.clone());
     let thread = thread::spawn(move || {
         device.set_limit(to);
         touch(&*device, &operator.me).unwrap();
         back.store(true, Ordering::Relaxed);
+        sum(&*device).0
     });
     (thread, is_back)
 }
@@ -28,12 +30,13 @@ fn lowered() {
         let (thread, is_back) = changed(&device, operator, 5);
         let ask = |process: &Process| {
             let is_later = is_back.load(Ordering::Relaxed);
-            if process.reserve_shared(3) && is_later {
-                assert!(sum(&*device).0 <= 5, "passed the new limit");
-            }
+            let fits = process.reserve_shared(3);
+            assert!(!fits || !is_later || sum(&*device).0 <= 5, "passed the new limit");
         };
         [&one, &two, &one].into_iter().for_each(ask);
-        thread.join().unwrap();
+        // What began before the change and was decided after it keeps to it, too.
+        let then = thread.join().unwrap();
+        assert!(sum(&*device).0 <= then.max(5), "passed the new limit with what was decided by the old one");
         ask(&two);
         one.audit();
     });

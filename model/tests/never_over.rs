@@ -91,3 +91,37 @@ fn three_at_once() {
         three.take_the_rest();
     });
 }
+
+/// Whoever is slow in completing an operation finds its place for spare bytes as it was before, by all but the version.
+#[test]
+fn a_place_looks_as_before() {
+    explore(Bounds { strong: 4, weak: 2 }, || {
+        let device = Device::new(2, 8, false);
+        let one = Process::new(&device, 0).with(2, 0, 2);
+        let two = Process::new(&device, 1);
+        let thread = thread::spawn(move || {
+            one.reopen(0);
+            one.release(0, 2);
+            one.drain();
+        });
+        let _ = two.reserve_shared(5);
+        thread.join().unwrap();
+        two.audit();
+        two.take_the_rest();
+    });
+}
+
+/// As short as it can be, to look farther: one takes the other's spare bytes back, and writes its next operation while
+/// the other one reads that.
+#[test]
+fn the_next_over_the_last() {
+    explore(Bounds { strong: 6, weak: 5 }, || {
+        let device = Device::new(2, 8, true);
+        let one = Process::new(&device, 0);
+        let two = Process::new(&device, 1).with(0, 0, 2);
+        let thread = thread::spawn(move || assert!(one.reserve_shared(7)));
+        assert!(two.reserve_shared(1));
+        thread.join().unwrap();
+        two.audit();
+    });
+}

@@ -5,7 +5,6 @@ use cuwarden_model::atomic::stop_before;
 use cuwarden_model::device::{Device, Process};
 use cuwarden_model::{Bounds, stop_everywhere};
 use loom::thread;
-use std::sync::Arc;
 
 const LIMIT: u64 = 16;
 /// In its slot when everything begins.
@@ -21,7 +20,7 @@ fn stops(dies: bool, bounds: Bounds, run: impl Fn(&Process) + Send + Sync + Copy
         let _ = Process::new(&device, 2).with(3, 0, 2);
         device.bury(2);
         let thread = {
-            let device: Arc<Device> = device.clone();
+            let device = device.clone();
             thread::spawn(move || {
                 let is_done = stop_before(most, || run(&stopped));
                 if dies {
@@ -63,32 +62,59 @@ fn drains_and_opens(process: &Process) {
     process.release(1, 2);
 }
 
+/// Takes the dead one's slot over, and dies of it too.
+#[test]
+fn claiming_dead() {
+    stop_everywhere(Bounds { strong: 2, weak: 0 }, |most| {
+        let device = Device::new(3, LIMIT, false);
+        let other = Process::new(&device, 1).with(0, 0, 4);
+        let _ = Process::new(&device, 2).with(3, 0, 2);
+        device.bury(2);
+        let thread = {
+            let device = device.clone();
+            thread::spawn(move || {
+                let is_done = stop_before(most, || {
+                    let new = Process::claim(&device, 2).expect("nobody else wants it");
+                    assert!(new.reserve(0, 2));
+                });
+                device.bury(2);
+                !is_done
+            })
+        };
+        assert!(other.reserve(0, 8), "3 of 16 are held at most");
+        other.release(0, 8);
+        let is_stopped = thread.join().unwrap();
+        other.take_the_rest();
+        is_stopped
+    });
+}
+
 #[test]
 fn taking_and_giving_dead() {
-    stops(true, Bounds { strong: 2, weak: 1 }, takes_and_gives);
+    stops(true, Bounds { strong: 2, weak: 0 }, takes_and_gives);
 }
 
 #[test]
 fn taking_and_giving_alive() {
-    stops(false, Bounds { strong: 2, weak: 1 }, takes_and_gives);
+    stops(false, Bounds { strong: 2, weak: 0 }, takes_and_gives);
 }
 
 #[test]
 fn closing_and_reaping_dead() {
-    stops(true, Bounds { strong: 2, weak: 1 }, closes_and_reaps);
+    stops(true, Bounds { strong: 2, weak: 0 }, closes_and_reaps);
 }
 
 #[test]
 fn closing_and_reaping_alive() {
-    stops(false, Bounds { strong: 2, weak: 1 }, closes_and_reaps);
+    stops(false, Bounds { strong: 2, weak: 0 }, closes_and_reaps);
 }
 
 #[test]
 fn draining_and_opening_dead() {
-    stops(true, Bounds { strong: 2, weak: 1 }, drains_and_opens);
+    stops(true, Bounds { strong: 2, weak: 0 }, drains_and_opens);
 }
 
 #[test]
 fn draining_and_opening_alive() {
-    stops(false, Bounds { strong: 2, weak: 1 }, drains_and_opens);
+    stops(false, Bounds { strong: 2, weak: 0 }, drains_and_opens);
 }
