@@ -28,7 +28,7 @@ pub struct Guard<'a, T> {
 
 impl<T> Lock<T> {
     /// Takes the lock.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         // Acquire pairs with the Release of the one who held it before.
         if self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -57,7 +57,7 @@ impl<T> Lock<T> {
 }
 
 impl<T> Drop for Guard<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         // Release pairs with the Acquire of the next holder.
         self.lock.taken.store(0, Ordering::Release);
@@ -67,7 +67,7 @@ impl<T> Drop for Guard<'_, T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so the lock is ours.
         unsafe { &*self.lock.value.get() }
@@ -75,7 +75,7 @@ impl<T> Deref for Guard<'_, T> {
 }
 
 impl<T> DerefMut for Guard<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above, and the guard is borrowed mutably.
         unsafe { &mut *self.lock.value.get() }

@@ -43,45 +43,74 @@ pub(super) fn allocate(
     undo: impl FnOnce(Got),
 ) -> CUresult {
     around_with(
-        (Wanted { device: 0, bytes: 0, owner: 0 }, Reserved::NOTHING),
-        |process, (wanted_state, reserved_state)| {
+        Request { api, class, wanted: Wanted { device: 0, bytes: 0, owner: 0 }, reserved: Reserved::NOTHING },
+        |process, request| {
             let Some(wanted) = wanted(process) else { return Step::Pass };
-            *wanted_state = wanted;
-            match refuse::reserve(process, wanted.device, wanted.bytes) {
-                Ok(reserved) => {
-                    *reserved_state = reserved;
-                    Step::Then
-                }
-                Err(denied) => Step::Answer(deny(process, api, wanted.device, wanted.bytes, denied)),
-            }
+            request.wanted = wanted;
+            charge(process, request)
         },
         real,
-        |process, &(wanted, mut reserved), code| {
-            let Some(account) = process.account(wanted.device) else { return code };
+        |process, request, code| {
             if code != CUDA_SUCCESS {
-                account.release(wanted.bytes);
+                return not_granted(process, request, code);
+            }
+            let got = got(request.wanted);
+            if settle(process, request, got) {
                 return code;
             }
-            let got = got(wanted);
-            if got.bytes > wanted.bytes {
-                // The driver took more than could be known before.
-                match account.reserve(got.bytes - wanted.bytes) {
-                    Ok(more) => reserved.peak = more.peak.max(reserved.peak),
-                    Err(denied) => {
-                        undo(got);
-                        account.release(wanted.bytes);
-                        deny(process, api, wanted.device, got.bytes, denied);
-                        return CUDA_ERROR_OUT_OF_MEMORY;
-                    }
-                }
-            } else if got.bytes < wanted.bytes {
-                account.release(wanted.bytes - got.bytes);
-            }
-            account.granted(reserved);
-            record(process, api, class, wanted, got);
-            code
+            undo(got);
+            not_granted(process, request, CUDA_ERROR_OUT_OF_MEMORY)
         },
     )
+}
+
+/// An allocation between its two halves.
+struct Request {
+    api: Id,
+    class: Class,
+    wanted: Wanted,
+    reserved: Reserved,
+}
+
+/// The first half of every allocation, whatever kind it is: one function for all hooks.
+fn charge(process: &Process, request: &mut Request) -> Step {
+    let Wanted { device, bytes, .. } = request.wanted;
+    match refuse::reserve(process, device, bytes) {
+        Ok(reserved) => {
+            request.reserved = reserved;
+            Step::Then
+        }
+        Err(denied) => Step::Answer(deny(process, request.api, device, bytes, denied)),
+    }
+}
+
+#[cold]
+fn not_granted(process: &Process, request: &Request, code: CUresult) -> CUresult {
+    if let Some(account) = process.account(request.wanted.device) {
+        account.release(request.wanted.bytes);
+    }
+    code
+}
+
+/// The second half: enters what the driver gave. False: it took more than could be known before, and that does not
+/// fit. The caller frees it, and only then gives its charge back.
+fn settle(process: &Process, request: &Request, got: Got) -> bool {
+    let &Request { api, class, wanted, mut reserved } = request;
+    let Some(account) = process.account(wanted.device) else { return true };
+    if got.bytes > wanted.bytes {
+        match account.reserve(got.bytes - wanted.bytes) {
+            Ok(more) => reserved.peak = more.peak.max(reserved.peak),
+            Err(denied) => {
+                deny(process, api, wanted.device, got.bytes, denied);
+                return false;
+            }
+        }
+    } else if got.bytes < wanted.bytes {
+        account.release(wanted.bytes - got.bytes);
+    }
+    account.granted(reserved);
+    record(process, api, class, wanted, got);
+    true
 }
 
 /// Enters an allocation that is already charged.
@@ -131,7 +160,7 @@ pub(super) fn free(class: Class, address: u64, real: impl FnOnce() -> CUresult) 
 }
 
 /// The driver has answered a free.
-#[inline]
+#[inline(always)]
 pub(super) fn freed(process: &Process, allocation: &Allocation, code: CUresult) {
     if code == CUDA_SUCCESS {
         uncharge(process, allocation);
@@ -141,7 +170,7 @@ pub(super) fn freed(process: &Process, allocation: &Allocation, code: CUresult) 
 }
 
 /// Gives back what an allocation took.
-#[inline]
+#[inline(always)]
 pub(super) fn uncharge(process: &Process, allocation: &Allocation) {
     if super::pool::is_from_pool(allocation) {
         super::pool::freed(process, allocation);

@@ -19,7 +19,7 @@ pub(super) fn device_number(device: CUdevice) -> Option<u8> {
 }
 
 /// The account of a device, looked up and entered in the books at first use. `None`: not known, or not to be kept.
-#[inline]
+#[inline(always)]
 pub(super) fn account(process: &Process, device: u8) -> Option<Account<'_>> {
     // Acquire pairs with the Release in `enter`.
     if process.device(device)?.present.load(Ordering::Acquire) == 0 {

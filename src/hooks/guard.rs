@@ -102,8 +102,10 @@ fn quietly(work: impl FnOnce()) {
 fn keeping(errno: *mut i32, work: impl FnOnce()) {
     // SAFETY: the calling thread's own errno, valid for the thread's life.
     let saved = unsafe { *errno };
-    // The panic hook has said what happened.
-    let _ = catch_unwind(AssertUnwindSafe(work));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+        // The panic hook has said what happened. Dropping what was thrown could throw again.
+        std::mem::forget(payload);
+    }
     // SAFETY: as above.
     unsafe { *errno = saved };
 }

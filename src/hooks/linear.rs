@@ -85,7 +85,7 @@ fn pitched(
     )
 }
 
-#[inline]
+#[inline(always)]
 fn wanted(process: &Process, null: bool, bytes: u64) -> Option<Wanted> {
     if null || bytes == 0 || !sizes::is_possible(bytes) {
         return None;

@@ -14,6 +14,7 @@ use crate::cuda::error::CUDA_SUCCESS;
 use crate::ledger::Denied;
 use crate::policy::sizes;
 use crate::process::Process;
+use crate::record::api::number;
 use crate::record::layout::Class;
 use crate::tracking::index::Allocation;
 use crate::tracking::pools::{Change, Done, Home};
@@ -54,15 +55,13 @@ hook! {
 
 /// True for allocations whose memory belongs to a pool: their owner is the pool.
 pub(super) fn is_from_pool(allocation: &Allocation) -> bool {
-    let by_api = [
-        Id::cuMemAllocAsync,
-        Id::cuMemAllocAsync_ptsz,
-        Id::cuMemAllocFromPoolAsync,
-        Id::cuMemAllocFromPoolAsync_ptsz,
-    ]
-    .iter()
-    .any(|api| api.api_number() == allocation.api);
-    by_api && allocation.class == Class::Pointer
+    const APIS: [u16; 4] = [
+        number("cuMemAllocAsync"),
+        number("cuMemAllocAsync_ptsz"),
+        number("cuMemAllocFromPoolAsync"),
+        number("cuMemAllocFromPoolAsync_ptsz"),
+    ];
+    allocation.class == Class::Pointer && APIS.contains(&allocation.api)
 }
 
 struct Taking {

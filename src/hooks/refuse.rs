@@ -40,7 +40,7 @@ fn learn_device(process: &Process, handle: usize) -> Option<u8> {
 }
 
 /// Takes `bytes`, giving unused pool and graph memory of this process back first if there is no room without.
-#[inline]
+#[inline(always)]
 pub(super) fn reserve(process: &Process, device: u8, bytes: u64) -> Result<Reserved, Denied> {
     if process.contexts.is_primary_awaited(device) {
         super::context_cost::awaited(process, device)?;

@@ -42,7 +42,7 @@ impl Alive {
     }
 
     /// True in the process that made it, false in its children.
-    #[inline]
+    #[inline(always)]
     pub fn is_ours(&self, pid: u32) -> bool {
         match self.page {
             // Relaxed: within a process the word never changes, and a child begins with one thread.

@@ -67,7 +67,7 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Process {
     /// The books of this process, if it has any already.
-    #[inline]
+    #[inline(always)]
     pub fn current() -> Option<&'static Process> {
         // Acquire pairs with the Release in `start`: the books are whole.
         let process = CURRENT.load(Ordering::Acquire);
@@ -80,7 +80,7 @@ impl Process {
     }
 
     /// The account of a device that is known already.
-    #[inline]
+    #[inline(always)]
     pub fn account(&self, device: u8) -> Option<Account<'_>> {
         let entered = self.entered.get(device as usize)?.get()?;
         Some(Account { entered, peak: &self.device(device)?.peak_bytes, thread: self.thread_id() })
@@ -110,7 +110,7 @@ impl Process {
     }
 
     /// The thread's id, asked of the kernel once.
-    #[inline]
+    #[inline(always)]
     pub fn thread_id(&self) -> u32 {
         let words = cuwarden_arch::thread_words();
         // A forked child's only thread has the words of the thread that forked it.
@@ -125,13 +125,13 @@ impl Process {
     }
 
     /// A device's entry in the record file.
-    #[inline]
+    #[inline(always)]
     pub fn device(&self, device: u8) -> Option<&'static Device> {
         self.writer.header().devices.get(device as usize)
     }
 
     /// Nanoseconds since the record file was made, to a few milliseconds.
-    #[inline]
+    #[inline(always)]
     pub fn age_ns(&self) -> u64 {
         coarse_ns().saturating_sub(self.started_coarse_ns)
     }
@@ -179,7 +179,7 @@ impl Process {
 }
 
 /// A clock that costs a few nanoseconds; the precise one would be the most expensive step of an allocation.
-#[inline]
+#[inline(always)]
 fn coarse_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the answer; on failure it stays zero.

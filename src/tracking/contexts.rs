@@ -53,7 +53,7 @@ pub struct Contexts {
 
 impl Contexts {
     /// The context with this handle.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, handle: usize) -> Option<Context> {
         for (known, packed) in &self.fast {
             // Acquire pairs with the Release in `refill`: the packed word belongs to this handle or a later one.
@@ -144,7 +144,7 @@ impl Contexts {
     }
 
     /// True while the device's primary context is awaited.
-    #[inline]
+    #[inline(always)]
     pub fn is_primary_awaited(&self, device: u8) -> bool {
         self.to_come.load(Ordering::Relaxed).checked_shr(device.into()).unwrap_or(0) & 1 != 0
     }
@@ -170,6 +170,7 @@ fn pack(context: Context) -> u64 {
     1 << 16 | (context.origin as u64) << 8 | u64::from(context.device)
 }
 
+#[inline(always)]
 fn unpack(word: u64) -> Option<Context> {
     if word == 0 {
         return None;

@@ -5,7 +5,7 @@
 
 use crate::record::layout::{Class, Counts, MAX_DEVICES, Record, RecordState, STRIPES};
 use crate::record::writer::Writer;
-use hashbrown::HashTable;
+use cuwarden_table::Table;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::{Guard, Lock};
@@ -65,7 +65,7 @@ struct Stripe {
 #[derive(Default)]
 struct Inner {
     /// Indices of records; the key is read from the record itself.
-    table: HashTable<u32>,
+    table: Table,
     /// Empty records that belong to this stripe.
     empty: Vec<u32>,
 }
@@ -93,7 +93,7 @@ impl Index {
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         let record = writer.record(index).ok_or(NoRecord)?;
         store(record, new);
-        inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
+        inner.table.insert(hash, index, &|other| hash_of_record(writer, other));
         Ok(found.then_some(older))
     }
 
@@ -124,7 +124,7 @@ impl Index {
         let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         store(writer.record(index).ok_or(NoRecord)?, old);
-        inner.table.insert_unique(hash, index, |other| hash_of_record(writer, *other));
+        inner.table.insert(hash, index, &|other| hash_of_record(writer, other));
         uncount_free(writer, stripe_number, old);
         Ok(())
     }
@@ -133,16 +133,16 @@ impl Index {
     pub fn find(&self, writer: &Writer, address: u64, class: Class) -> Option<Allocation> {
         let hash = hash_of(address, class);
         let inner = self.lock(stripe_of(hash))?;
-        let index = inner.table.find(hash, |i| is_at(writer, *i, address, class))?;
-        load(writer.record(*index)?)
+        let index = inner.table.find(hash, &|i| is_at(writer, i, address, class))?;
+        load(writer.record(index)?)
     }
 
     /// Changes what an allocation takes; answers what it took before.
     pub fn resize(&self, writer: &Writer, address: u64, class: Class, bytes: u64) -> Option<u64> {
         let hash = hash_of(address, class);
         let inner = self.lock(stripe_of(hash))?;
-        let index = inner.table.find(hash, |i| is_at(writer, *i, address, class))?;
-        Some(writer.record(*index)?.bytes.swap(bytes, Ordering::Relaxed))
+        let index = inner.table.find(hash, &|i| is_at(writer, i, address, class))?;
+        Some(writer.record(index)?.bytes.swap(bytes, Ordering::Relaxed))
     }
 
     /// Every allocation that `wanted` chooses.
@@ -150,7 +150,7 @@ impl Index {
         let mut selected = Vec::new();
         for stripe in &self.stripes {
             let inner = stripe.inner.lock();
-            let allocations = inner.table.iter().filter_map(|index| load(writer.record(*index)?));
+            let allocations = inner.table.iter().filter_map(|index| load(writer.record(index)?));
             selected.extend(allocations.filter(|allocation| wanted(allocation)));
         }
         selected
@@ -162,14 +162,14 @@ impl Index {
         for stripe_number in 0..STRIPES {
             let Some(mut inner) = self.lock(stripe_number) else { continue };
             let Inner { table, empty } = &mut *inner;
-            table.retain(|index| {
-                let Some(record) = writer.record(*index) else { return false };
+            table.retain(&mut |index| {
+                let Some(record) = writer.record(index) else { return false };
                 let Some(allocation) = load(record) else { return false };
                 if !wanted(&allocation) {
                     return true;
                 }
                 clear(record);
-                empty.push(*index);
+                empty.push(index);
                 count(writer, stripe_number, &allocation, |counts| &counts.free);
                 removed.push(allocation);
                 false
@@ -187,7 +187,7 @@ impl Index {
         stripes.map(of).fold(0, u64::wrapping_add)
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock(&self, stripe: usize) -> Option<Guard<'_, Inner>> {
         Some(self.stripes.get(stripe)?.inner.lock())
     }
@@ -198,7 +198,7 @@ impl Index {
 pub struct NoRecord;
 
 impl Inner {
-    #[inline]
+    #[inline(always)]
     fn take(
         &mut self,
         writer: &Writer,
@@ -207,11 +207,7 @@ impl Inner {
         class: Class,
         into: &mut Allocation,
     ) -> bool {
-        let Ok(found) = self.table.find_entry(hash, |i| is_at(writer, *i, address, class)) else {
-            return false;
-        };
-        let index = *found.get();
-        found.remove();
+        let Some(index) = self.table.take(hash, &|i| is_at(writer, i, address, class)) else { return false };
         let Some(record) = writer.record(index) else { return false };
         let known = load_into(record, into);
         clear(record);
@@ -231,6 +227,7 @@ impl Inner {
 }
 
 /// Device pointers of every kind share one name space; handles of each class are another.
+#[inline(always)]
 fn hash_of(address: u64, class: Class) -> u64 {
     // The finaliser of MurmurHash3: every bit of the key reaches the low bits, the high 7 that hashbrown
     // compares, and the stripe's.
@@ -246,10 +243,12 @@ fn hash_of_record(writer: &Writer, index: u32) -> u64 {
     hash_of(record.address.load(Ordering::Relaxed), class)
 }
 
+#[inline(always)]
 fn stripe_of(hash: u64) -> usize {
     (hash >> 40) as usize % STRIPES
 }
 
+#[inline(always)]
 fn is_at(writer: &Writer, index: u32, address: u64, class: Class) -> bool {
     writer.record(index).is_some_and(|record| {
         record.address.load(Ordering::Relaxed) == address
@@ -257,6 +256,7 @@ fn is_at(writer: &Writer, index: u32, address: u64, class: Class) -> bool {
     })
 }
 
+#[inline(always)]
 fn store(record: &Record, a: &Allocation) {
     record.address.store(a.address, Ordering::Relaxed);
     record.bytes.store(a.bytes, Ordering::Relaxed);
@@ -270,6 +270,7 @@ fn store(record: &Record, a: &Allocation) {
     record.kind.store(kind, Ordering::Release);
 }
 
+#[inline(always)]
 fn clear(record: &Record) {
     // Release: a reader that sees another allocation in this place sees that this one is gone.
     record.kind.store(RecordState::Empty as u32, Ordering::Release);
@@ -280,7 +281,7 @@ fn load(record: &Record) -> Option<Allocation> {
     load_into(record, &mut allocation).then_some(allocation)
 }
 
-#[inline]
+#[inline(always)]
 fn load_into(record: &Record, into: &mut Allocation) -> bool {
     let kind = record.kind.load(Ordering::Relaxed);
     let Some(class) = Class::from_u8((kind >> 8) as u8) else { return false };
@@ -299,6 +300,7 @@ fn load_into(record: &Record, into: &mut Allocation) -> bool {
 
 /// Only the holder of the stripe's lock writes its counters, so no read-modify-write is needed. What the driver
 /// holds of its own is no allocation of the application.
+#[inline(always)]
 fn count(writer: &Writer, stripe: usize, what: &Allocation, field: fn(&Counts) -> &AtomicU64) {
     if let Some(counts) = counts_of(writer, stripe, what) {
         let word = field(counts);
@@ -313,6 +315,7 @@ fn uncount_free(writer: &Writer, stripe: usize, what: &Allocation) {
     }
 }
 
+#[inline(always)]
 fn counts_of(writer: &Writer, stripe: usize, what: &Allocation) -> Option<&'static Counts> {
     if matches!(what.class, Class::PoolReserve | Class::GraphReserve) {
         return None;

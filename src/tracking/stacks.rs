@@ -3,7 +3,7 @@
 use crate::record::layout::{Area, FRAME_MODULE_SHIFT};
 use crate::record::writer::Writer;
 use crate::stack;
-use hashbrown::HashTable;
+use cuwarden_table::Ids;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ const OFFSET_MASK: u64 = (1 << FRAME_MODULE_SHIFT) - 1;
 /// The stacks and modules that the record file holds already.
 pub struct Stacks {
     /// Hash of a stack's program counters → its id.
-    known: [Mutex<HashTable<(u64, u32)>>; STRIPES],
+    known: [Mutex<Ids>; STRIPES],
     modules: Mutex<Vec<Module>>,
     /// The code of the library that this function is in.
     own_text: Range<u64>,
@@ -85,12 +85,12 @@ impl Stacks {
         let hash = hash_of(frames);
         let Some(stripe) = self.known.get((hash >> 40) as usize % STRIPES) else { return 0 };
         let mut known = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, id)) = known.find(hash, |(other, _)| *other == hash) {
-            return *id;
+        if let Some(id) = known.find(hash) {
+            return id;
         }
         let id = self.append(writer, hash, frames).unwrap_or(0);
         if id != 0 {
-            known.insert_unique(hash, (hash, id), |(hash, _)| *hash);
+            known.insert(hash, id);
         }
         id
     }
