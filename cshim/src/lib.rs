@@ -4,6 +4,7 @@
 
 mod exit;
 mod loader;
+mod runtime;
 
 /// The functions of the driver and of NVML, exported for programs that are linked with these libraries. They carry a version that is not
 /// the default one of the first node in `exports.map`: a direct reference binds to it, a look-up by name never

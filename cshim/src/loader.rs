@@ -1,4 +1,4 @@
-//! dlsym and dlvsym.
+//! dlsym, dlvsym and dlclose.
 //!
 //! The loader decides RTLD_NEXT and RTLD_DEFAULT by the return address, so ours must not be on the stack when
 //! the real function runs: it is jumped to, with the caller's registers as they were. Names that cannot be
@@ -6,8 +6,10 @@
 
 use core::ffi::{c_char, c_void};
 use cuwarden_core::hooks::lookup::{
-    Entries, Question, REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym, substitute,
+    Answer, Entries, Question, REAL_DLCLOSE, REAL_DLSYM, REAL_DLVSYM, real_dlclose, real_dlsym, real_dlvsym,
+    substitute,
 };
+use cuwarden_core::hooks::runtime::closing;
 
 macro_rules! trampoline {
     ($name:ident, $own:literal, $decide:ident, $resolve:ident, $real:ident) => {
@@ -56,6 +58,8 @@ macro_rules! trampoline {
                 ".cfi_adjust_cfa_offset -8",
                 "pop rdi",
                 ".cfi_adjust_cfa_offset -8",
+                "cmp rax, {not_there}",
+                "je 8f",
                 "test rax, rax",
                 "jne 6f",
                 "4:",
@@ -82,7 +86,11 @@ macro_rules! trampoline {
                 "jmp rax",
                 "6:",
                 "ret",
+                "8:",
+                "xor eax, eax",
+                "ret",
                 ".cfi_endproc",
+                not_there = const NOT_THERE,
                 decide = sym $decide,
                 resolve = sym $resolve,
                 real = sym $real,
@@ -98,12 +106,63 @@ trampoline!(dlvsym, "cuwarden_own_dlvsym", decide_dlvsym, resolve_dlvsym, REAL_D
 unsafe extern "C" {
     fn cuwarden_own_dlsym();
     fn cuwarden_own_dlvsym();
+    fn cuwarden_own_dlclose();
+}
+
+/// A library goes: what was learned of the loaded runtimes is looked at again.
+///
+/// # Safety
+/// As the loader's function.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlclose() {
+    core::arch::naked_asm!(
+        ".globl cuwarden_own_dlclose",
+        ".hidden cuwarden_own_dlclose",
+        "cuwarden_own_dlclose:",
+        ".cfi_startproc",
+        "endbr64",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "call {closing}",
+        "mov rax, [rip + {real}]",
+        "test rax, rax",
+        "jnz 2f",
+        "call {resolve}",
+        "2:",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "test rax, rax",
+        "jz 3f",
+        "jmp rax",
+        "3:",
+        // There is no such function, so there is nothing to close.
+        "mov eax, -1",
+        "ret",
+        ".cfi_endproc",
+        closing = sym closing,
+        resolve = sym resolve_dlclose,
+        real = sym REAL_DLCLOSE,
+    )
+}
+
+/// What a decision answers for [`Answer::NotThere`].
+const NOT_THERE: usize = 1;
+
+fn as_pointer(answer: Answer) -> *mut c_void {
+    match answer {
+        Answer::AsItIs => std::ptr::null_mut(),
+        Answer::Instead(address) => address,
+        Answer::NotThere => std::ptr::without_provenance_mut(NOT_THERE),
+    }
 }
 
 fn entries() -> Entries {
     Entries {
         dlsym: cuwarden_own_dlsym as *mut c_void,
         dlvsym: cuwarden_own_dlvsym as *mut c_void,
+        dlclose: cuwarden_own_dlclose as *mut c_void,
+        runtime: crate::runtime::entry,
         ask_through,
     }
 }
@@ -144,7 +203,7 @@ unsafe extern "C" fn decide_dlsym(
 ) -> *mut c_void {
     let question = Question { handle, name, version: std::ptr::null(), caller };
     // SAFETY: the application's arguments; the trampoline saw that the name is not null.
-    unsafe { substitute(question, entries()) }
+    as_pointer(unsafe { substitute(question, entries()) })
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -158,11 +217,15 @@ unsafe extern "C" fn decide_dlvsym(
         return std::ptr::null_mut();
     }
     // SAFETY: as above.
-    unsafe { substitute(Question { handle, name, version, caller }, entries()) }
+    as_pointer(unsafe { substitute(Question { handle, name, version, caller }, entries()) })
 }
 
 extern "C" fn resolve_dlsym() -> *mut c_void {
     real_dlsym().map_or(std::ptr::null_mut(), |real| real as *mut c_void)
+}
+
+extern "C" fn resolve_dlclose() -> *mut c_void {
+    real_dlclose().map_or(std::ptr::null_mut(), |real| real as *mut c_void)
 }
 
 extern "C" fn resolve_dlvsym() -> *mut c_void {

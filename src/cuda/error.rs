@@ -121,3 +121,34 @@ codes! {
     CUDA_ERROR_FABRIC_NOT_READY = 919,
     CUDA_ERROR_UNKNOWN = 999,
 }
+
+/// True for what a runtime answers when CUDA, a device or its context cannot be had (cudaError in driver_types.h, whose
+/// numbers are these; 35 is the runtime's own).
+pub fn is_init_failure(code: i32) -> bool {
+    matches!(code, 3 | 34..=36 | 46 | 100 | 101 | 304 | 800 | 802..=809 | 999)
+}
+
+/// The name of such a code as the runtime's users know it.
+pub fn runtime_name(code: i32) -> &'static str {
+    match code {
+        3 => "cudaErrorInitializationError",
+        34 => "cudaErrorStubLibrary",
+        35 => "cudaErrorInsufficientDriver",
+        36 => "cudaErrorCallRequiresNewerDriver",
+        46 => "cudaErrorDevicesUnavailable",
+        100 => "cudaErrorNoDevice",
+        101 => "cudaErrorInvalidDevice",
+        304 => "cudaErrorOperatingSystem",
+        800 => "cudaErrorNotPermitted",
+        802 => "cudaErrorSystemNotReady",
+        803 => "cudaErrorSystemDriverMismatch",
+        804 => "cudaErrorCompatNotSupportedOnDevice",
+        805 => "cudaErrorMpsConnectionFailed",
+        806 => "cudaErrorMpsRpcFailure",
+        807 => "cudaErrorMpsServerNotReady",
+        808 => "cudaErrorMpsMaxClientsReached",
+        809 => "cudaErrorMpsMaxConnectionsReached",
+        999 => "cudaErrorUnknown",
+        code => name(code),
+    }
+}

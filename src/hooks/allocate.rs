@@ -2,6 +2,7 @@
 
 use super::guard::{Step, around_with};
 use super::refuse::{self, deny};
+use super::runtime;
 use super::table::Id;
 use crate::cuda::abi::CUresult;
 use crate::cuda::error::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
@@ -125,6 +126,7 @@ pub(super) fn record(process: &Process, api: Id, class: Class, wanted: Wanted, g
         api: api.api_number(),
         owner: wanted.owner,
         stack: if depth == 0 { 0 } else { process.stacks.capture(&process.writer, depth) },
+        runtime: runtime::current(process, cuwarden_arch::stack_pointer()),
         tid: process.thread_id(),
         born_ns: process.age_ns(),
     };

@@ -4,7 +4,7 @@
 //! driver's cuInit has succeeded, all runtimes that are loaded are judged, whoever calls; a runtime that comes later is
 //! judged at its own call, and the others go on.
 
-use super::init_failure;
+use super::{init_failure, runtime};
 use crate::cuda::abi::CUresult;
 use crate::cuda::error::{self, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH};
 use crate::event::cancel::NoCancel;
@@ -26,6 +26,9 @@ pub(super) fn answer(process: &Process, caller: u64) -> Option<CUresult> {
     let _no_cancel = NoCancel::new();
     let verdict = judge(process, &look(process, caller)?)?;
     let is_refused = verdict == Outcome::Blocked && process.config.baseline.mode == BaselineMode::Enforce;
+    if is_refused {
+        runtime::note_failure();
+    }
     is_refused.then_some(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)
 }
 
@@ -36,7 +39,7 @@ pub(super) fn looked_up(process: &Process, caller: u64) {
     let _no_cancel = NoCancel::new();
     // What is not exact yet will be known better when all look-ups are done.
     if let Some(runtime) = runtime_holding(caller).filter(|runtime| runtime.is_exact) {
-        note_version(process.writer.header(), runtime.version);
+        let _ = note_version(process.writer.header(), runtime.version);
         judge(process, &[runtime]);
     }
 }
@@ -105,7 +108,7 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Runtime>> {
     let mut runtimes = process.runtimes();
     runtimes.check(stack::unloads_seen());
     for runtime in &found {
-        note_version(process.writer.header(), runtime.version);
+        let _ = note_version(process.writer.header(), runtime.version);
         runtimes.add(runtime.clone());
     }
     if let Some(text) = text.filter(|_| runtimes.holding(caller).is_none()) {

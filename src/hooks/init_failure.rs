@@ -1,6 +1,6 @@
 //! CUDA, a context or a module could not be had: said once for each kind, with the reason.
 
-use super::nvml_ask;
+use super::{nvml_ask, runtime};
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error;
 use crate::diagnose::image::Image;
@@ -42,6 +42,7 @@ fn report(
     image: Option<Image>,
     architecture: Option<u32>,
 ) {
+    runtime::note_failure();
     if !process.first_failure(api, code, device.unwrap_or(-1)) {
         return;
     }
@@ -53,12 +54,17 @@ fn report(
     let failure = Failure { api: api.to_owned(), code, device };
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
     let fields = json!({
-        "api": api, "code": code, "name": error::name(code), "device": device, "stack": stack,
+        "api": api, "code": code, "name": name(api, code), "device": device, "stack": stack,
         "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": [], "causes": causes,
         "message": message(api, code, device, &causes),
     });
     keep(process, &fields);
     process.events.emit(Level::Error, "init_failure", fields);
+}
+
+/// The runtime's codes have the driver's numbers, but their own names.
+fn name(api: &str, code: CUresult) -> &'static str {
+    if api.starts_with("cuda") { error::runtime_name(code) } else { error::name(code) }
 }
 
 fn stack(process: &Process) -> Vec<Value> {
@@ -81,7 +87,7 @@ fn known(process: &Process, image: Option<Image>, architecture: Option<u32>) -> 
 
 fn message(api: &str, code: CUresult, device: Option<CUdevice>, causes: &[Cause]) -> String {
     let on_device = device.map(|device| format!(" on device {device}")).unwrap_or_default();
-    let failed = format!("{api} failed{on_device}: {} ({code}).", error::name(code));
+    let failed = format!("{api} failed{on_device}: {} ({code}).", name(api, code));
     match causes.first() {
         Some(cause) => format!("{failed} Most likely {}: {}. {}", cause.id, cause.evidence, cause.action),
         None => failed,

@@ -23,6 +23,7 @@ mod nvml_ask;
 mod pool;
 mod private_table;
 mod refuse;
+pub mod runtime;
 mod synchronize;
 pub mod table;
 mod vmm;

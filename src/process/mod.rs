@@ -19,10 +19,10 @@ use crate::tracking::graphs::GraphMemory;
 use crate::tracking::index::Index;
 use crate::tracking::memory_map::MemoryMap;
 use crate::tracking::pools::Pools;
-use crate::tracking::runtimes::Runtimes;
+use crate::tracking::runtimes::{MOST_LOADED, Runtimes};
 use crate::tracking::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
@@ -46,6 +46,8 @@ pub struct Process {
     pub events: Events,
     /// Graphs that can take memory when they are launched.
     pub graphs: GraphMemory,
+    /// By the number of a runtime: its place among the versions in the record file, plus 1; 0 = not looked for yet.
+    pub runtime_places: [AtomicU8; MOST_LOADED],
     /// What all processes of the directory share.
     pub ledger: Ledger,
     entered: [OnceLock<Entered>; MAX_DEVICES],

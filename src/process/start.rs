@@ -258,6 +258,7 @@ fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'s
         shut: Default::default(),
         memory_map: Default::default(),
         runtimes: Default::default(),
+        runtime_places: Default::default(),
         denials: Default::default(),
         failures: Default::default(),
         pid: std::process::id(),

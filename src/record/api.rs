@@ -39,6 +39,8 @@ pub const APIS: &[&str] = &[
     "cudaMallocMipmappedArray",
     "cudaMallocAsync",
     "cudaMallocFromPoolAsync",
+    "cudaMallocAsync_ptsz",
+    "cudaMallocFromPoolAsync_ptsz",
 ];
 
 /// The number of a name, 0 where it has none.

@@ -31,6 +31,8 @@ pub struct Allocation {
     pub owner: u64,
     /// Id of its call stack; 0 = none.
     pub stack: u32,
+    /// The runtime and the call of it that it came through, as in [`Record::place`] above the device.
+    pub runtime: u32,
     /// Thread that made it.
     pub tid: u32,
     /// Nanoseconds since the record file's start.
@@ -47,6 +49,7 @@ impl Allocation {
         api: 0,
         owner: 0,
         stack: 0,
+        runtime: 0,
         tid: 0,
         born_ns: 0,
     };
@@ -264,7 +267,7 @@ fn store(record: &Record, a: &Allocation) {
     record.owner.store(a.owner, Ordering::Relaxed);
     record.stack.store(a.stack, Ordering::Relaxed);
     record.tid.store(a.tid, Ordering::Relaxed);
-    record.place.store(u32::from(a.device), Ordering::Relaxed);
+    record.place.store(u32::from(a.device) | a.runtime, Ordering::Relaxed);
     let kind = RecordState::Live as u32 | (a.class as u32) << 8 | u32::from(a.api) << 16;
     // Release pairs with the Acquire of readers of the file: a live record is whole.
     record.kind.store(kind, Ordering::Release);
@@ -289,7 +292,9 @@ fn load_into(record: &Record, into: &mut Allocation) -> bool {
     into.class = class;
     into.bytes = record.bytes.load(Ordering::Relaxed);
     // The file could have been written to by somebody else.
-    into.device = (record.place.load(Ordering::Relaxed) as u8).min(MAX_DEVICES as u8 - 1);
+    let place = record.place.load(Ordering::Relaxed);
+    into.device = (place as u8).min(MAX_DEVICES as u8 - 1);
+    into.runtime = place & !0xff;
     into.api = (kind >> 16) as u16;
     into.owner = record.owner.load(Ordering::Relaxed);
     into.stack = record.stack.load(Ordering::Relaxed);

@@ -5,6 +5,9 @@ use core::ops::Range;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+/// Shared runtimes that are loaded at a time; more are handed through.
+pub const MOST_LOADED: usize = 8;
+
 /// A runtime: libcudart, or a module that it is linked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
@@ -72,16 +75,17 @@ impl Runtimes {
     }
 }
 
-/// Notes a version in the record file, once.
-pub fn note_version(header: &Header, version: u32) {
-    for place in &header.runtime_versions {
+/// Notes a version in the record file, once; answers its place there. `None`: there is no room.
+pub fn note_version(header: &Header, version: u32) -> Option<usize> {
+    for (at, place) in header.runtime_versions.iter().enumerate() {
         // Relaxed: the number is all there is. Another thread may have been quicker, with this version or another.
         match place.compare_exchange(0, version, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(known) if known == version => return,
+            Ok(_) => return Some(at),
+            Err(known) if known == version => return Some(at),
             Err(_) => {}
         }
     }
+    None
 }
 
 #[cfg(test)]

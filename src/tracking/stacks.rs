@@ -77,8 +77,18 @@ impl Stacks {
         let wanted = depth.saturating_add(OWN_FRAMES / 2).min(buffer.len());
         let Some(asked) = buffer.get_mut(..wanted) else { return &[] };
         let length = stack::capture(asked, 0).min(wanted);
-        let own = asked.iter().take(length).take_while(|pc| self.own_text.contains(pc)).count();
-        asked.get(own..length.min(own.saturating_add(depth))).unwrap_or(&[])
+        // Ours are innermost, and where a runtime was called: between it and its caller.
+        let mut kept = 0;
+        for at in 0..length {
+            let Some(&pc) = asked.get(at) else { break };
+            if !self.own_text.contains(&pc) && kept < depth {
+                if let Some(place) = asked.get_mut(kept) {
+                    *place = pc;
+                }
+                kept += 1;
+            }
+        }
+        asked.get(..kept).unwrap_or(&[])
     }
 
     fn intern(&self, writer: &Writer, frames: &[u64]) -> u32 {

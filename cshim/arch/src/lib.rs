@@ -7,7 +7,7 @@ compile_error!("cuwarden supports x86-64 Linux only: cshim/arch and src/stack wo
 
 use core::arch::{asm, global_asm};
 
-// Two words of thread-local storage in the initial-exec model. A preloaded library is loaded at start, so
+// A few words of thread-local storage in the initial-exec model. A preloaded library is loaded at start, so
 // its block is in the static TLS area, and one load relative to %fs reaches it: a `thread_local!` of a
 // shared library would call __tls_get_addr, which may allocate.
 global_asm!(
@@ -16,9 +16,9 @@ global_asm!(
     ".globl cuwarden_thread_words",
     ".hidden cuwarden_thread_words",
     ".type cuwarden_thread_words,@object",
-    ".size cuwarden_thread_words,16",
+    ".size cuwarden_thread_words,48",
     "cuwarden_thread_words:",
-    ".zero 16",
+    ".zero 48",
     ".popsection",
 );
 
@@ -31,7 +31,17 @@ pub struct ThreadWords {
     pub inside: u64,
     /// The thread's id in the low half, the process generation that it belongs to in the high half.
     pub tid: u64,
+    /// The call of a CUDA runtime that the thread is in; 0 = none.
+    pub via: u64,
+    /// Where that call's frame is: a call that was left by a jump or an unwinding left its words behind.
+    pub via_frame: u64,
+    /// Not 0: the driver failed to start since that call began, and that was said.
+    pub failed: u64,
+    /// Keeps the size a multiple of the alignment.
+    pub reserved: u64,
 }
+
+const _: () = assert!(size_of::<ThreadWords>() == 48);
 
 /// This thread's words.
 ///

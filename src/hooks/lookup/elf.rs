@@ -3,9 +3,13 @@
 //! Of dlsym and dlvsym the first definition after ours in load order is taken. That is libc's or libdl's, or that of another
 //! interposer, which then gets the call as it would without us.
 
+use super::symbols::{Dyn, definition};
 use core::ffi::{CStr, c_char, c_void};
+use std::ffi::CString;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// `dlclose`
+pub type Dlclose = unsafe extern "C" fn(*mut c_void) -> i32;
 /// `dlsym`
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 /// `dlvsym`
@@ -15,6 +19,8 @@ pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char
 pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Where [`real_dlvsym`] is; null until it was asked for.
 pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// Where [`real_dlclose`] is; null until it was asked for.
+pub static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The real dlsym.
 pub fn real_dlsym() -> Option<Dlsym> {
@@ -28,6 +34,13 @@ pub fn real_dlvsym() -> Option<Dlvsym> {
     let address = cached(&REAL_DLVSYM, c"dlvsym")?;
     // SAFETY: as above.
     Some(unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(address) })
+}
+
+/// The real dlclose.
+pub fn real_dlclose() -> Option<Dlclose> {
+    let address = cached(&REAL_DLCLOSE, c"dlclose")?;
+    // SAFETY: as above.
+    Some(unsafe { std::mem::transmute::<*mut c_void, Dlclose>(address) })
 }
 
 fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
@@ -44,9 +57,7 @@ fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
 /// Walks the loader's own list. Nothing is called on the way: a program may define dl_iterate_phdr itself, on top of
 /// what dlsym finds for it, and would come back here until the stack ends.
 fn next_definition(name: &CStr) -> Option<*mut c_void> {
-    // The linker's name for where this library or program begins; only its address is taken.
-    let own_base = &raw const __ehdr_start as u64;
-    let found = match definition_after(own_base, name) {
+    let found = match definition_after(own_base(), name) {
         Ok(found) => found,
         // Not a library of its own but linked into a program, as in our own tests: whoever defines it.
         Err(NotListed) => libraries().find_map(|library| function_of(library, name)),
@@ -89,7 +100,7 @@ fn libraries() -> impl Iterator<Item = &'static LinkMap> {
 }
 
 /// Shows the loaded libraries in load order until one is the right one.
-fn each_library(mut visitor: &mut dyn FnMut(&libc::dl_phdr_info) -> bool) {
+pub(in crate::hooks) fn each_library(mut visitor: &mut dyn FnMut(&libc::dl_phdr_info) -> bool) {
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> i32 {
         // SAFETY: the loader's own description, and the visitor below.
         let (info, visitor) =
@@ -136,18 +147,36 @@ fn with_library_of<T>(
     answer
 }
 
+/// Where a library's dynamic section is.
+pub(in crate::hooks) fn dynamic_section(info: &libc::dl_phdr_info) -> Option<*const Dyn> {
+    let segment = segments(info).iter().find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
+    Some(info.dlpi_addr.wrapping_add(segment.p_vaddr) as *const Dyn)
+}
+
+/// The load bias of the library that an address lies in, and the path by which the loader knows it.
+pub(in crate::hooks) fn library_of(address: *const c_void) -> Option<(u64, CString)> {
+    with_library_of(address, |info, _| {
+        let path = if info.dlpi_name.is_null() {
+            CString::default()
+        } else {
+            // SAFETY: the loader's own string, which stays while its lock is held.
+            unsafe { CStr::from_ptr(info.dlpi_name) }.to_owned()
+        };
+        (info.dlpi_addr, path)
+    })
+}
+
+/// Our own load bias: the linker's name for where this library or program begins; only its address is taken.
+pub(in crate::hooks) fn own_base() -> u64 {
+    &raw const __ehdr_start as u64
+}
+
 fn segments(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
     if info.dlpi_phdr.is_null() {
         return &[];
     }
     // SAFETY: the loader's own program headers.
     unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
-}
-
-#[repr(C)]
-struct Dyn {
-    tag: i64,
-    value: u64,
 }
 
 /// The public part of the loader's entry for a library (link.h).
@@ -161,116 +190,7 @@ pub(super) struct LinkMap {
 
 /// An exported function of a library that stays loaded.
 pub(super) fn function_of(library: &LinkMap, name: &CStr) -> Option<u64> {
-    definition(library.base, library.dynamic, name)
-}
-
-/// By the library's GNU or SysV hash table.
-fn definition(base: u64, dynamic: *const Dyn, name: &CStr) -> Option<u64> {
-    const DT_HASH: i64 = 4;
-    const DT_STRTAB: i64 = 5;
-    const DT_SYMTAB: i64 = 6;
-    const DT_GNU_HASH: i64 = 0x6fff_fef5;
-    let mut entry = dynamic;
-    let (mut strings, mut symbols, mut gnu, mut sysv) = (0, 0, 0, 0);
-    // SAFETY: the dynamic section of a loaded library, ended by a null tag.
-    unsafe {
-        while (*entry).tag != 0 {
-            // glibc relocates these pointers in place, except for the kernel's vdso.
-            let value = (*entry).value;
-            let address = if value < base { base.wrapping_add(value) } else { value };
-            match (*entry).tag {
-                DT_STRTAB => strings = address,
-                DT_SYMTAB => symbols = address,
-                DT_GNU_HASH => gnu = address,
-                DT_HASH => sysv = address,
-                _ => {}
-            }
-            entry = entry.add(1);
-        }
-    }
-    if strings == 0 || symbols == 0 {
-        return None;
-    }
-    let is_match = |index: u32| -> Option<u64> {
-        // SAFETY: an index from the library's own hash table.
-        let symbol = unsafe { &*(symbols as *const libc::Elf64_Sym).add(index as usize) };
-        const STT_FUNC: u8 = 2;
-        if symbol.st_shndx == 0 || symbol.st_info & 0xf != STT_FUNC {
-            return None;
-        }
-        // SAFETY: a string of the library's own string table.
-        let found = unsafe { CStr::from_ptr((strings as *const c_char).add(symbol.st_name as usize)) };
-        (found == name).then(|| base.wrapping_add(symbol.st_value))
-    };
-    // SAFETY: the tables of a loaded library, laid out as the ABI says.
-    unsafe {
-        if gnu != 0 {
-            gnu_look_up(gnu as *const u32, name, &is_match)
-        } else {
-            sysv_look_up(sysv, name, &is_match)
-        }
-    }
-}
-
-/// # Safety
-/// `table` must be a loaded DT_GNU_HASH table.
-unsafe fn gnu_look_up(table: *const u32, name: &CStr, is_match: &dyn Fn(u32) -> Option<u64>) -> Option<u64> {
-    let hash = name.to_bytes().iter().fold(5381u32, |h, b| h.wrapping_mul(33).wrapping_add(u32::from(*b)));
-    // SAFETY: four words of head, bloom words of 64 bits, buckets, then chains that end with an odd hash.
-    unsafe {
-        let (buckets, first, bloom_words) = (*table, *table.add(1), *table.add(2));
-        if buckets == 0 {
-            return None;
-        }
-        let bucket_array = table.add(4 + bloom_words as usize * 2);
-        let mut index = *bucket_array.add((hash % buckets) as usize);
-        if index < first {
-            return None;
-        }
-        let chains = bucket_array.add(buckets as usize);
-        loop {
-            let entry = *chains.add((index - first) as usize);
-            if entry | 1 == hash | 1
-                && let Some(found) = is_match(index)
-            {
-                return Some(found);
-            }
-            if entry & 1 == 1 {
-                return None;
-            }
-            index += 1;
-        }
-    }
-}
-
-/// # Safety
-/// `table` must be 0 or the address of a loaded DT_HASH table.
-unsafe fn sysv_look_up(table: u64, name: &CStr, is_match: &dyn Fn(u32) -> Option<u64>) -> Option<u64> {
-    if table == 0 {
-        return None;
-    }
-    let hash = name.to_bytes().iter().fold(0u32, |h, b| {
-        let h = (h << 4).wrapping_add(u32::from(*b));
-        let high = h & 0xf000_0000;
-        (h ^ (high >> 24)) & !high
-    });
-    let table = table as *const u32;
-    // SAFETY: the numbers of buckets and of symbols, the buckets, then for each symbol the next one; 0 ends.
-    unsafe {
-        let buckets = *table;
-        if buckets == 0 {
-            return None;
-        }
-        let chain = table.add(2 + buckets as usize);
-        let mut index = *table.add(2 + (hash % buckets) as usize);
-        while index != 0 {
-            if let Some(found) = is_match(index) {
-                return Some(found);
-            }
-            index = *chain.add(index as usize);
-        }
-    }
-    None
+    definition(library.base, library.dynamic, name, None)
 }
 
 #[cfg(test)]
@@ -317,7 +237,7 @@ mod tests {
                 let dynamic = segments(info).iter().find(|s| s.p_type == libc::PT_DYNAMIC).unwrap();
                 let dynamic = info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const Dyn;
                 [c"__vdso_clock_gettime", c"__vdso_gettimeofday", c"no_such_function"]
-                    .map(|name| definition(info.dlpi_addr, dynamic, name).is_some())
+                    .map(|name| definition(info.dlpi_addr, dynamic, name, None).is_some())
             });
             assert_eq!(found, Some([true, true, false]));
         }

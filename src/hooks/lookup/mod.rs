@@ -5,15 +5,17 @@
 //!
 //! Nothing here allocates, locks or starts anything, and a name that is not a row's costs a hash.
 
-mod elf;
+pub(super) mod elf;
 mod library;
 mod names;
+pub(super) mod symbols;
 
+use super::runtime;
 use super::table::{COUNT, Id, ROWS, set_real};
 use core::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-pub use elf::{REAL_DLSYM, REAL_DLVSYM, real_dlsym, real_dlvsym};
+pub use elf::{REAL_DLCLOSE, REAL_DLSYM, REAL_DLVSYM, real_dlclose, real_dlsym, real_dlvsym};
 pub(super) use library::Library;
 pub use library::Owner;
 
@@ -42,6 +44,10 @@ pub struct Entries {
     pub dlsym: *mut c_void,
     /// The exported dlvsym.
     pub dlvsym: *mut c_void,
+    /// The exported dlclose.
+    pub dlclose: *mut c_void,
+    /// The entry of a runtime's function, by the index that it hands to [`runtime::enter`].
+    pub runtime: fn(u32) -> *mut c_void,
     /// Calls the fourth argument with the first three, so that it returns to the fifth, a `ret` instruction.
     pub ask_through: unsafe extern "C" fn(
         *mut c_void,
@@ -65,27 +71,49 @@ pub struct Question {
     pub caller: *mut c_void,
 }
 
-/// What a look-up should answer; null: the real function is to be called in the caller's place.
+/// What a look-up should answer.
 ///
 /// # Safety
 /// The name and the version must be C strings, as dlsym demands; the version may be null.
-pub unsafe fn substitute(question: Question, entries: Entries) -> *mut c_void {
+pub unsafe fn substitute(question: Question, entries: Entries) -> Answer {
     // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(question.name) };
-    let is_loader = matches!(name.to_bytes(), b"dlsym" | b"dlvsym");
+    let is_loader = matches!(name.to_bytes(), b"dlsym" | b"dlvsym" | b"dlclose");
+    let is_runtime = name.to_bytes().starts_with(b"cuda") && runtime::table::call_of(name).is_some();
     let row = names::row_of(name).and_then(|row| ROWS.get(row));
-    if (!is_loader && row.is_none()) || is_disabled() {
-        return std::ptr::null_mut();
+    if (!is_loader && !is_runtime && row.is_none()) || is_disabled() {
+        return Answer::AsItIs;
     }
     let errno = Errno::save();
     // SAFETY: the application's own arguments.
     let answer = unsafe { real_answer(question, entries) };
-    let hook = match row {
+    let instead = match row {
         Some(row) => hook_of(answer, row.owner),
-        None => own_entry(answer, entries),
+        None if is_loader => own_entry(answer, entries),
+        None => {
+            // SAFETY: as the caller promises.
+            let answer = unsafe {
+                runtime::look_up(name, question.version, question.caller, answer, &|index| {
+                    (entries.runtime)(index)
+                })
+            };
+            errno.restore();
+            return answer;
+        }
     };
     errno.restore();
-    hook.unwrap_or(std::ptr::null_mut())
+    instead.map_or(Answer::AsItIs, Answer::Instead)
+}
+
+/// What a look-up is to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// What the real function says, called in the caller's place.
+    AsItIs,
+    /// This.
+    Instead(*mut c_void),
+    /// That there is no such function: without us there were none.
+    NotThere,
 }
 
 /// The answer that the caller would get. The loader decides by the return address whose scope RTLD_DEFAULT is and
@@ -118,6 +146,8 @@ fn own_entry(answer: *mut c_void, entries: Entries) -> Option<*mut c_void> {
         Some(entries.dlsym)
     } else if real_dlvsym().is_some_and(|real| real as usize == answer as usize) {
         Some(entries.dlvsym)
+    } else if real_dlclose().is_some_and(|real| real as usize == answer as usize) {
+        Some(entries.dlclose)
     } else {
         None
     }

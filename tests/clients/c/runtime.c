@@ -21,7 +21,7 @@ struct search {
     const char *wanted;
     uintptr_t start, end, runtime, found;
     /* Imports of the runtime from the library: jump table entries, not the result of a look-up. */
-    uintptr_t imported[3];
+    uintptr_t imported[4];
 };
 
 static int find_library(struct dl_phdr_info *info, size_t size, void *data) {
@@ -53,7 +53,7 @@ static int count_pointers(struct dl_phdr_info *info, size_t size, void *data) {
                 for (uintptr_t at = (from + 7) & ~(uintptr_t)7; at + 8 <= to; at += 8) {
                     uintptr_t value = *(const uintptr_t *)at;
                     int imported = 0;
-                    for (int k = 0; k < 3; k++) imported |= value == search->imported[k];
+                    for (int k = 0; k < 4; k++) imported |= value == search->imported[k];
                     search->found += !imported && value >= search->start && value < search->end;
                 }
         }
@@ -63,8 +63,8 @@ static int count_pointers(struct dl_phdr_info *info, size_t size, void *data) {
 
 static unsigned long functions_of(const char *library) {
     struct search search = {.wanted = library};
-    static const char *const imports[] = {"dlsym", "dlvsym", "dlopen"};
-    for (int k = 0; k < 3; k++) search.imported[k] = (uintptr_t)dlsym(RTLD_DEFAULT, imports[k]);
+    static const char *const imports[] = {"dlsym", "dlvsym", "dlopen", "dlclose"};
+    for (int k = 0; k < 4; k++) search.imported[k] = (uintptr_t)dlsym(RTLD_DEFAULT, imports[k]);
     if (!dl_iterate_phdr(find_library, &search)) return 0;
     /* The address in this program may be an entry of its own jump table; the dynamic linker knows the real one. */
     search.runtime = (uintptr_t)dlsym(RTLD_DEFAULT, "cudaRuntimeGetVersion");

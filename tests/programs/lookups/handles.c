@@ -32,7 +32,7 @@ __attribute__((noinline)) static void *ask_program(void *handle, const char *nam
 static const char *const names[] = {
     "cuInit", "cuMemAlloc_v2", "cuMemAlloc", "cuGetProcAddress_v2", "cuMemAllocAsync_ptsz", "cuMemGetInfo_v2",
     "cuCtxSynchronize", "cuLaunchKernel", "cuDriverGetVersion", "cuNoSuchFunction", "cuInitX", "cuIni",
-    "cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cudaMalloc", "cu", "c", "", "d", "dl", "dlopen", "dlclose",
+    "cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cudaMalloc", "cu", "c", "", "d", "dl", "dlopen", "dlerror",
     "dladdr", "dlfunctionless", "nvmlInit_v2", "nvmlNothing", "malloc", "printf", "ompt_start_tool", "nothing_at_all",
     "ask_linked", "ask_plugin", "ask_deep", "sin",
 };
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
                 look(callers[c].name, callers[c].ask, handles[h].name, handles[h].handle, names[n], NULL);
             }
             for (size_t v = 0; v < sizeof versions / sizeof *versions; v++) {
-                static const char *const versioned[] = {"cuInit", "cuNoSuchFunction", "malloc", "dlopen", "dlclose"};
+                static const char *const versioned[] = {"cuInit", "cuNoSuchFunction", "malloc", "dlopen", "dlerror"};
                 for (size_t n = 0; n < sizeof versioned / sizeof *versioned; n++)
                     look(callers[c].name, callers[c].ask, handles[h].name, handles[h].handle, versioned[n],
                          versions[v]);
