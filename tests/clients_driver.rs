@@ -57,6 +57,58 @@ fn initialisation_fails_as_it_does_without_the_shim() {
     assert!(out.stdout.contains("cuInit 100 CUDA_ERROR_NO_DEVICE") || !no_gpu(), "{}", out.told());
 }
 
+/// The whole way, from a run to the event that says why: NVIDIA's own libraries, and no card.
+#[test]
+fn the_event_has_the_cause_and_what_both_sides_asked() {
+    let sim = Sim::over(&clients::driver().lib);
+    let program = cc::program("tests/programs/nvml/asks.c", &[]);
+    let order = [
+        "handle",
+        "DeviceGetCount_v2",
+        "InitWithFlags:0",
+        "Init",
+        "DeviceGetHandleByIndex_v2:0",
+        "cuInit",
+        "Shutdown",
+    ];
+    let out = same_with_and_without(&sim, &program, |command| {
+        command.args(order);
+    })
+    .succeeded();
+    if !no_gpu() {
+        return;
+    }
+    assert!(out.stdout.contains("cuInit 100 "), "{}", out.told());
+    let events = sim.events_named("init_failure");
+    let [event] = &events[..] else { panic!("one failure was expected: {events:#?}") };
+    let calls = |list: &str| {
+        let calls = event[list].as_array().expect("a list").iter();
+        calls
+            .map(|call| format!("{}({})={}", call["call"], call["args"], call["code"]).replace('"', ""))
+            .collect()
+    };
+    // NVML calls functions of its own by their names. Those are nobody's questions.
+    let own: Vec<String> = calls("app_nvml_calls");
+    let expected = [
+        "DeviceGetCount_v2()=1",
+        "InitWithFlags(flags=0)=9",
+        "Init()=9",
+        "DeviceGetHandleByIndex_v2(index=0)=1",
+    ];
+    assert_eq!(own, expected.map(|call| format!("nvml{call}")), "{event:#}");
+    let chain: Vec<String> = calls("nvml_chain");
+    assert_eq!(chain, ["nvmlInit_v2()=9"], "{event:#}");
+    let cause = &event["causes"][0];
+    assert_eq!(cause["id"], "kernel_module_missing", "{event:#}");
+    assert!(
+        cause["evidence"].as_str().is_some_and(|text| text.contains("NVML_ERROR_DRIVER_NOT_LOADED (9)")),
+        "{event:#}"
+    );
+    let in_program =
+        |frame: &serde_json::Value| frame["module"].as_str().is_some_and(|module| module.ends_with("asks"));
+    assert!(event["stack"].as_array().is_some_and(|frames| frames.iter().any(in_program)), "{event:#}");
+}
+
 #[test]
 fn nvidia_smi_says_and_returns_the_same() {
     let driver = clients::driver();

@@ -155,8 +155,8 @@ impl Case<'_> {
     }
 }
 
-/// A sum of versions as CUDA counts them: 12020 = 12.2.
-fn cuda(version: u32) -> String {
+/// A version as CUDA counts them: 12020 = 12.2.
+pub(crate) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 

@@ -117,7 +117,7 @@ impl Runner<'_> {
         self.chain.driver = self.note("nvmlSystemGetDriverVersion", "", nvml.driver_version(), Clone::clone);
         self.note("nvmlSystemGetNVMLVersion", "", nvml.nvml_version(), Clone::clone);
         self.note("nvmlSystemGetCudaDriverVersion_v2", "", nvml.cuda_version(), |version| {
-            format!("{}.{}", version / 1000, version % 1000 / 10)
+            super::causes::cuda(u32::try_from(*version).unwrap_or(0))
         });
         let count = self.note("nvmlDeviceGetCount_v2", "", nvml.count(), |count| match count {
             1 => "1 device".to_owned(),
@@ -244,7 +244,8 @@ impl Runner<'_> {
     }
 }
 
-fn on_off(value: u32) -> String {
+/// In words.
+pub(crate) fn on_off(value: u32) -> String {
     if value == 0 { "off" } else { "on" }.to_owned()
 }
 

@@ -36,6 +36,11 @@ pub struct Handle(*mut c_void);
 
 impl Handle {
     const NONE: Handle = Handle(std::ptr::null_mut());
+
+    /// By which it is told from others.
+    pub fn number(self) -> u64 {
+        self.0 as u64
+    }
 }
 
 /// Processes on one device of which is asked at most.
@@ -374,7 +379,8 @@ fn checked(code: c_int) -> Result<(), i32> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
 }
 
-fn text_of(bytes: &[u8]) -> String {
+/// Up to the first NUL, if there is one.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }

@@ -1,6 +1,6 @@
 //! CUDA, a context or a module could not be had: said once for each kind, with the reason.
 
-use super::nvml_ask;
+use super::{nvml, nvml_ask};
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error;
 use crate::diagnose::image::Image;
@@ -54,7 +54,7 @@ fn report(
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
     let fields = json!({
         "api": api, "code": code, "name": error::name(code), "device": device, "stack": stack,
-        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": [], "causes": causes,
+        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": nvml::last_calls(), "causes": causes,
         "message": message(api, code, device, &causes),
     });
     keep(process, &fields);
