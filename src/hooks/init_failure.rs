@@ -46,9 +46,10 @@ fn report(
         return;
     }
     let stack = stack(process);
+    // NVML first: where its library was loaded from is part of what the machine says.
+    let chain = nvml_ask::failure_chain(process, device.and_then(|device| u32::try_from(device).ok()));
     let mut machine = Machine::look(&Place::here(), &|name| std::env::var_os(name));
     machine.forked_from = process.forked_from();
-    let chain = nvml_ask::failure_chain(process, device.and_then(|device| u32::try_from(device).ok()));
     let known = known(process, image, architecture);
     let failure = Failure { api: api.to_owned(), code, device };
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });

@@ -3,8 +3,8 @@
  *   asks HOW ORDER...
  *
  * HOW is linked or handle. An order is the name of a function, without "nvml", and for some an argument after a colon:
- * Init_v2, DeviceGetHandleByIndex_v2:0. Functions of a device are asked about the one that was found last. cuInit and
- * context:DEVICE are CUDA's, and fork goes on in a child, for which the parent waits. */
+ * Init_v2, DeviceGetHandleByIndex_v2:0. Functions of a device are asked about the one that was found last. cuInit,
+ * context:DEVICE and module:FILE are CUDA's, and fork goes on in a child, for which the parent waits. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,6 +19,8 @@
 
 int cuInit(unsigned int flags) __attribute__((weak));
 int cuDevicePrimaryCtxRetain(void **context, int device) __attribute__((weak));
+int cuCtxSetCurrent(void *context) __attribute__((weak));
+int cuModuleLoadData(void **module, const void *image) __attribute__((weak));
 
 /* Weak, so that the same program runs without being linked with NVML. */
 #define EVERY(each)                                                                                          \
@@ -82,7 +84,18 @@ int main(int argc, char **argv) {
         if (begins(argv[i], "context:")) {
             void *context;
             call *retain = found(argv[1], "libcuda.so.1", "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain);
-            printf("context %d\n", retain(&context, (void *)number, 0));
+            int code = retain(&context, (void *)number, 0);
+            if (!code) found(argv[1], "libcuda.so.1", "cuCtxSetCurrent", cuCtxSetCurrent)(context, 0, 0);
+            printf("context %d\n", code);
+            continue;
+        }
+        if (begins(argv[i], "module:")) {
+            static char image[1 << 16];
+            void *module;
+            FILE *file = fopen(argument, "re");
+            if (!file || !fread(image, 1, sizeof image, file)) return 66;
+            fclose(file);
+            printf("module %d\n", found(argv[1], "libcuda.so.1", "cuModuleLoadData", cuModuleLoadData)(&module, image, 0));
             continue;
         }
         call *function = NULL;
