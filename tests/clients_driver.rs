@@ -158,6 +158,28 @@ fn the_runtimes_get_the_same_error() {
     }
 }
 
+/// It answers 35 by itself: nobody but us says why.
+#[test]
+fn a_runtime_that_is_too_new_for_the_driver_is_explained() {
+    for (version, explained) in [("12.9", false), ("13.5", true)] {
+        let sim = Sim::over(&clients::driver().lib);
+        let cudart = clients::cudart(version);
+        run(&mut sim.shimmed(runtime_program(&cudart.library))).succeeded();
+        let events = sim.events_named("init_failure");
+        let too_old = |event: &&serde_json::Value| event["causes"][0]["id"] == "driver_too_old";
+        let Some(event) = events.iter().find(too_old) else {
+            assert!(!explained, "{events:#?}");
+            continue;
+        };
+        assert!(explained && event["code"] == 35, "{event:#}");
+        let evidence = event["causes"][0]["evidence"].as_str().expect("a text");
+        let real = std::fs::canonicalize(&cudart.library).expect("it is there").display().to_string();
+        let expected =
+            format!("the runtime is CUDA 13.5, and the driver supports CUDA 12.2; the runtime is {real}");
+        assert_eq!(evidence, expected);
+    }
+}
+
 /// Linked with the real runtime, which it finds by its path.
 fn runtime_program(library: &Path) -> PathBuf {
     let folder = library.parent().expect("it lies in a folder");

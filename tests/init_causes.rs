@@ -230,6 +230,29 @@ fn somebody_s_folder_comes_first() {
     old("/opt/more").none();
 }
 
+/// It gives up before it calls the driver.
+#[test]
+fn a_runtime_that_is_newer_than_the_driver() {
+    let of = |runtime: &str, driver: &str| {
+        let machine = Machine::real().set("CUWARDEN_SIM_DRIVER", driver);
+        let step = format!("count={runtime}");
+        let program = cc::program("tests/programs/baseline/steps.c", &[]);
+        run(&mut machine.command(program, &[&step, &step])).succeeded();
+        (machine.sim.events_named("init_failure"), machine.sim.libraries().display().to_string())
+    };
+    let (events, folder) = of("libcudart.so.13", "12.2");
+    let [event] = &events[..] else { panic!("one failure was expected: {events:#?}") };
+    let causes = Causes(event.clone());
+    let evidence = format!(
+        "the runtime is CUDA 13.5, and the driver supports CUDA 12.2; the runtime is {folder}/libcudart.so.13"
+    );
+    causes.first("driver_too_old", &evidence).action("CUDA 13.5 or newer");
+    assert_eq!((&event["code"], &event["name"]), (&35.into(), &"cudaErrorInsufficientDriver".into()));
+    assert_eq!(causes.ids(), ["driver_too_old", "library_path"], "{event:#}");
+    assert_eq!(of("libcudart.so.12", "12.2").0, [Value::Null; 0], "minor versions are compatible");
+    assert_eq!(of("libcudart.so.11.0", "12.2").0, [Value::Null; 0]);
+}
+
 /// libcuda loads the compiler of PTX by itself.
 #[test]
 fn the_compiler_of_ptx_is_missing() {
