@@ -109,6 +109,32 @@ fn the_event_has_the_cause_and_what_both_sides_asked() {
     assert!(event["stack"].as_array().is_some_and(|frames| frames.iter().any(in_program)), "{event:#}");
 }
 
+/// The same as a user has it: run, then report.
+#[test]
+fn the_report_of_a_run_says_why() {
+    let sim = Sim::over(&clients::driver().lib);
+    // Fails the test where the shim is missing or older than its sources.
+    artefacts::shim();
+    let (reports, shared) = (sim.temp.join("reports"), sim.shared_dir());
+    let mut command = sim.bare(artefacts::cli());
+    command.arg("run").arg("--dir").arg(&shared).arg("--report").arg(&reports).arg("--");
+    command.arg(cc::program("tests/programs/nvml/asks.c", &[])).args(["handle", "Init_v2", "cuInit"]);
+    let out = run(&mut command).succeeded();
+    if !no_gpu() {
+        return;
+    }
+    assert!(out.stderr.contains("CUDA_ERROR_NO_DEVICE"), "{}", out.told());
+    let report = sim.report();
+    let failure = &report["init_failures"][0];
+    assert_eq!((&failure["api"], &failure["code"]), (&"cuInit".into(), &100.into()), "{report:#}");
+    let told = run(sim.bare(artefacts::cli()).arg("report").arg(&reports)).succeeded();
+    for words in
+        ["kernel_module_missing", "What NVML says", "What the program had asked NVML", "nvmlInit_v2()"]
+    {
+        assert!(told.stdout.contains(words), "{words}: {}", told.told());
+    }
+}
+
 #[test]
 fn nvidia_smi_says_and_returns_the_same() {
     let driver = clients::driver();
