@@ -165,3 +165,19 @@ fn a_child_has_not_asked_what_its_parent_did() {
     run(&mut command).succeeded();
     assert_eq!(told(&only(&sim), "app_nvml_calls"), ["nvmlDeviceGetCount_v2() 0 NVML_SUCCESS: 2"]);
 }
+
+/// Nor what NVML calls of itself, for us and for the application.
+#[test]
+fn what_nvml_asks_itself_is_not_among_them() {
+    let sim = Sim::new();
+    let library = cc::library("tests/programs/nvml/itself.c", "libnvidia-ml.so.1", &["-fno-inline"]);
+    let folder = library.parent().expect("it lies in a folder").display();
+    let mut command = sim.shimmed(cc::program("tests/programs/nvml/asks.c", &[]));
+    command.args(["handle", "Init_v2", "DeviceGetCount_v2", "cuInit"]).env("CUWARDEN_SIM_FAIL", FAIL);
+    command.env("LD_LIBRARY_PATH", format!("{folder}:{}", sim.libraries().display()));
+    run(&mut command).succeeded();
+    let event = only(&sim);
+    let expected = ["nvmlInit_v2() 0 NVML_SUCCESS: ", "nvmlDeviceGetCount_v2() 0 NVML_SUCCESS: 0"];
+    assert_eq!(told(&event, "app_nvml_calls"), expected, "{event:#}");
+    assert!(told(&event, "nvml_chain").contains(&expected[0].replace(": ", ": started")), "{event:#}");
+}
