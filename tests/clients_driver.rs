@@ -57,6 +57,84 @@ fn initialisation_fails_as_it_does_without_the_shim() {
     assert!(out.stdout.contains("cuInit 100 CUDA_ERROR_NO_DEVICE") || !no_gpu(), "{}", out.told());
 }
 
+/// The whole way, from a run to the event that says why: NVIDIA's own libraries, and no card.
+#[test]
+fn the_event_has_the_cause_and_what_both_sides_asked() {
+    let sim = Sim::over(&clients::driver().lib);
+    let program = cc::program("tests/programs/nvml/asks.c", &[]);
+    let order = [
+        "handle",
+        "DeviceGetCount_v2",
+        "InitWithFlags:0",
+        "Init",
+        "DeviceGetHandleByIndex_v2:0",
+        "cuInit",
+        "Shutdown",
+    ];
+    let out = same_with_and_without(&sim, &program, |command| {
+        command.args(order);
+    })
+    .succeeded();
+    if !no_gpu() {
+        return;
+    }
+    assert!(out.stdout.contains("cuInit 100 "), "{}", out.told());
+    let events = sim.events_named("init_failure");
+    let [event] = &events[..] else { panic!("one failure was expected: {events:#?}") };
+    let calls = |list: &str| {
+        let calls = event[list].as_array().expect("a list").iter();
+        calls
+            .map(|call| format!("{}({})={}", call["call"], call["args"], call["code"]).replace('"', ""))
+            .collect()
+    };
+    // NVML calls functions of its own by their names. Those are nobody's questions.
+    let own: Vec<String> = calls("app_nvml_calls");
+    let expected = [
+        "DeviceGetCount_v2()=1",
+        "InitWithFlags(flags=0)=9",
+        "Init()=9",
+        "DeviceGetHandleByIndex_v2(index=0)=1",
+    ];
+    assert_eq!(own, expected.map(|call| format!("nvml{call}")), "{event:#}");
+    let chain: Vec<String> = calls("nvml_chain");
+    assert_eq!(chain, ["nvmlInit_v2()=9"], "{event:#}");
+    let cause = &event["causes"][0];
+    assert_eq!(cause["id"], "kernel_module_missing", "{event:#}");
+    assert!(
+        cause["evidence"].as_str().is_some_and(|text| text.contains("NVML_ERROR_DRIVER_NOT_LOADED (9)")),
+        "{event:#}"
+    );
+    let in_program =
+        |frame: &serde_json::Value| frame["module"].as_str().is_some_and(|module| module.ends_with("asks"));
+    assert!(event["stack"].as_array().is_some_and(|frames| frames.iter().any(in_program)), "{event:#}");
+}
+
+/// The same as a user has it: run, then report.
+#[test]
+fn the_report_of_a_run_says_why() {
+    let sim = Sim::over(&clients::driver().lib);
+    // Fails the test where the shim is missing or older than its sources.
+    artefacts::shim();
+    let (reports, shared) = (sim.temp.join("reports"), sim.shared_dir());
+    let mut command = sim.bare(artefacts::cli());
+    command.arg("run").arg("--dir").arg(&shared).arg("--report").arg(&reports).arg("--");
+    command.arg(cc::program("tests/programs/nvml/asks.c", &[])).args(["handle", "Init_v2", "cuInit"]);
+    let out = run(&mut command).succeeded();
+    if !no_gpu() {
+        return;
+    }
+    assert!(out.stderr.contains("CUDA_ERROR_NO_DEVICE"), "{}", out.told());
+    let report = sim.report();
+    let failure = &report["init_failures"][0];
+    assert_eq!((&failure["api"], &failure["code"]), (&"cuInit".into(), &100.into()), "{report:#}");
+    let told = run(sim.bare(artefacts::cli()).arg("report").arg(&reports)).succeeded();
+    for words in
+        ["kernel_module_missing", "What NVML says", "What the program had asked NVML", "nvmlInit_v2()"]
+    {
+        assert!(told.stdout.contains(words), "{words}: {}", told.told());
+    }
+}
+
 #[test]
 fn nvidia_smi_says_and_returns_the_same() {
     let driver = clients::driver();
@@ -103,6 +181,28 @@ fn the_runtimes_get_the_same_error() {
                 out.told()
             );
         }
+    }
+}
+
+/// It answers 35 by itself: nobody but us says why.
+#[test]
+fn a_runtime_that_is_too_new_for_the_driver_is_explained() {
+    for (version, explained) in [("12.9", false), ("13.5", true)] {
+        let sim = Sim::over(&clients::driver().lib);
+        let cudart = clients::cudart(version);
+        run(&mut sim.shimmed(runtime_program(&cudart.library))).succeeded();
+        let events = sim.events_named("init_failure");
+        let too_old = |event: &&serde_json::Value| event["causes"][0]["id"] == "driver_too_old";
+        let Some(event) = events.iter().find(too_old) else {
+            assert!(!explained, "{events:#?}");
+            continue;
+        };
+        assert!(explained && event["code"] == 35, "{event:#}");
+        let evidence = event["causes"][0]["evidence"].as_str().expect("a text");
+        let real = std::fs::canonicalize(&cudart.library).expect("it is there").display().to_string();
+        let expected =
+            format!("the runtime is CUDA 13.5, and the driver supports CUDA 12.2; the runtime is {real}");
+        assert_eq!(evidence, expected);
     }
 }
 

@@ -11,6 +11,7 @@ mod books;
 mod support;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Puppet, Stage};
@@ -135,21 +136,38 @@ fn libraries_of_another_release_than_the_module() {
     assert_eq!(calls(&event), ["nvmlInit_v2()=18"]);
 }
 
-/// A library of NVML that never answers: the application gets the driver's answer all the same.
+/// A library of NVML that never answers, from its start or later: the application gets the driver's answer all the same, and
+/// what NVML had said until then is told.
 #[test]
 fn nvml_that_does_not_answer() {
+    let started =
+        "int nvmlInit_v2(void) { return 0; }\nint nvmlDeviceGetCount_v2(unsigned *n) { for (;;) pause(); }\n";
+    let count: &[&str] = &[
+        "nvmlInit_v2()=0",
+        "nvmlSystemGetDriverVersion()=13",
+        "nvmlSystemGetNVMLVersion()=13",
+        "nvmlSystemGetCudaDriverVersion_v2()=13",
+    ];
+    does_not_answer("int nvmlInit_v2(void) { for (;;) pause(); }\n", &[]);
+    does_not_answer(started, count);
+}
+
+#[track_caller]
+fn does_not_answer(text: &str, told: &[&str]) {
     let stage = Stage::new();
     let folder = stage.sim.temp.folder("stuck");
     let source = stage.sim.temp.join("stuck.c");
-    let text = "#include <unistd.h>\nint nvmlInit_v2(void) { for (;;) pause(); }\n";
-    std::fs::write(&source, text).expect("the folder is ours");
+    std::fs::write(&source, ["#include <unistd.h>\n", text].concat()).expect("the folder is ours");
     let library = folder.join("libnvidia-ml.so.1");
     let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     assert!(made.is_ok_and(|status| status.success()));
     let path = format!("{}:{}", folder.display(), stage.sim.libraries().display());
     let mut puppet = puppet(&stage, &[("LD_LIBRARY_PATH", &path), ("CUWARDEN_SIM_FAIL", "cuInit=999")]);
+    let since = Instant::now();
     assert_eq!(puppet.code("init"), 999);
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
     let event = failure(&stage);
     likely(&event, "unknown", "NVML did not answer in time");
+    assert_eq!(calls(&event), told);
     assert_eq!(puppet.finish(), 0);
 }

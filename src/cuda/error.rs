@@ -8,10 +8,17 @@ macro_rules! codes {
         $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: CUresult = $value;)+
         /// The name of a code, or `CUDA_ERROR_<number>` unknown to this list.
         pub fn name(code: CUresult) -> &'static str {
-            match code { $($value => stringify!($name),)+ _ => "CUDA_ERROR_?" }
+            match code {
+                $($value => stringify!($name),)+
+                RUNTIME_INSUFFICIENT_DRIVER => "cudaErrorInsufficientDriver",
+                _ => "CUDA_ERROR_?",
+            }
         }
     };
 }
+
+/// What the runtime answers where the driver is too old for it, a code that the driver does not have.
+pub const RUNTIME_INSUFFICIENT_DRIVER: CUresult = 35;
 
 codes! {
     CUDA_SUCCESS = 0,
@@ -133,7 +140,6 @@ pub fn runtime_name(code: i32) -> &'static str {
     match code {
         3 => "cudaErrorInitializationError",
         34 => "cudaErrorStubLibrary",
-        35 => "cudaErrorInsufficientDriver",
         36 => "cudaErrorCallRequiresNewerDriver",
         46 => "cudaErrorDevicesUnavailable",
         100 => "cudaErrorNoDevice",

@@ -6,9 +6,10 @@ mod devices;
 mod libraries;
 mod modes;
 
-use super::chain::Chain;
+use super::chain::{Chain, Device};
 use super::image::Image;
 use super::machine::Machine;
+use crate::policy::ordinal::{self, Card, Place};
 use serde::Serialize;
 
 /// What failed.
@@ -141,7 +142,7 @@ fn unknown(case: Case) -> Cause {
     }
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
     fn code(&self) -> i32 {
         self.failure.code
     }
@@ -153,10 +154,43 @@ impl Case<'_> {
     fn nvml_said(&self, code: i32) -> bool {
         self.chain.is_some_and(|chain| chain.has_code(code))
     }
+
+    /// The first call that NVML answered so.
+    fn nvml_call(&self, code: i32) -> Option<String> {
+        let call = self.chain?.calls.iter().find(|call| call.code == code)?;
+        Some(format!("NVML's {}({}) gave {} ({})", call.call, call.args, call.name, call.code))
+    }
+
+    /// False: the code itself says that it is something else than the card and the way to it.
+    fn may_be_the_card(&self) -> bool {
+        !self.code_is(&[2, 34, 35, 200, 209, 218, 221, 222, 804])
+    }
+
+    /// What NVML says of the cards that the failure may be about: of the one that was asked for, where CUDA's number means
+    /// one for certain, else of all.
+    fn cards(&self) -> impl Iterator<Item = &'a Device> + use<'a> {
+        let one = self.card();
+        let all = self.chain.map(|chain| chain.devices.as_slice()).unwrap_or_default();
+        all.iter().filter(move |device| one.is_none_or(|one| one == device.index))
+    }
+
+    fn card(&self) -> Option<u32> {
+        let asked = u32::try_from(self.failure.device?).ok()?;
+        let devices = &self.chain?.devices;
+        let cards: Vec<Card> =
+            devices.iter().map(|one| Card { uuid: one.uuid.clone(), product: one.name.clone() }).collect();
+        let visible = self.machine.variable("CUDA_VISIBLE_DEVICES");
+        let by_bus = self.machine.variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
+        let is_it =
+            |uuid: &str| ordinal::of(uuid, &cards, visible.as_deref(), by_bus) == Some(Place::At(asked));
+        let found =
+            devices.iter().find(|one| is_it(&one.uuid) || one.instances.iter().any(|uuid| is_it(uuid)))?;
+        Some(found.index)
+    }
 }
 
-/// A sum of versions as CUDA counts them: 12020 = 12.2.
-fn cuda(version: u32) -> String {
+/// A version as CUDA counts them: 12020 = 12.2.
+pub(crate) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 

@@ -117,7 +117,7 @@ impl Runner<'_> {
         self.chain.driver = self.note("nvmlSystemGetDriverVersion", "", nvml.driver_version(), Clone::clone);
         self.note("nvmlSystemGetNVMLVersion", "", nvml.nvml_version(), Clone::clone);
         self.note("nvmlSystemGetCudaDriverVersion_v2", "", nvml.cuda_version(), |version| {
-            format!("{}.{}", version / 1000, version % 1000 / 10)
+            super::causes::cuda(u32::try_from(*version).unwrap_or(0))
         });
         let count = self.note("nvmlDeviceGetCount_v2", "", nvml.count(), |count| match count {
             1 => "1 device".to_owned(),
@@ -232,19 +232,21 @@ impl Runner<'_> {
             Ok(value) => (nvml::SUCCESS, shown(value)),
             Err(code) => (*code, on_failure.to_owned()),
         };
-        self.chain.calls.push(Call {
-            call: call.to_owned(),
-            args: args.to_owned(),
-            code,
-            name: nvml::code_name(code),
-            result,
-        });
-        (self.step)(&self.chain);
+        self.push(call, args, code, result);
         answer.ok()
+    }
+
+    // Once, not in each of the questions.
+    #[inline(never)]
+    fn push(&mut self, call: &str, args: &str, code: i32, result: String) {
+        let (call, args) = (call.to_owned(), args.to_owned());
+        self.chain.calls.push(Call { call, args, code, name: nvml::code_name(code), result });
+        (self.step)(&self.chain);
     }
 }
 
-fn on_off(value: u32) -> String {
+/// In words.
+pub(crate) fn on_off(value: u32) -> String {
     if value == 0 { "off" } else { "on" }.to_owned()
 }
 

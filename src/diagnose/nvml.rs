@@ -22,6 +22,8 @@ pub const LIBRARY_NOT_FOUND: i32 = 12;
 pub const FUNCTION_NOT_FOUND: i32 = 13;
 /// NVML_ERROR_GPU_IS_LOST
 pub const GPU_IS_LOST: i32 = 15;
+/// NVML_ERROR_RESET_REQUIRED
+pub const RESET_REQUIRED: i32 = 16;
 /// NVML_ERROR_OPERATING_SYSTEM
 pub const OPERATING_SYSTEM: i32 = 17;
 /// NVML_ERROR_LIB_RM_VERSION_MISMATCH
@@ -36,6 +38,11 @@ pub struct Handle(*mut c_void);
 
 impl Handle {
     const NONE: Handle = Handle(std::ptr::null_mut());
+
+    /// By which it is told from others.
+    pub fn number(self) -> u64 {
+        self.0 as u64
+    }
 }
 
 /// Processes on one device of which is asked at most.
@@ -374,7 +381,8 @@ fn checked(code: c_int) -> Result<(), i32> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
 }
 
-fn text_of(bytes: &[u8]) -> String {
+/// Up to the first NUL, if there is one.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }

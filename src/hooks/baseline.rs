@@ -4,7 +4,7 @@
 //! driver's cuInit has succeeded, all runtimes that are loaded are judged, whoever calls; a runtime that comes later is
 //! judged at its own call, and the others go on.
 
-use super::{init_failure, runtime};
+use super::{driver, init_failure, runtime};
 use crate::cuda::abi::CUresult;
 use crate::cuda::error::{self, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH};
 use crate::event::cancel::NoCancel;
@@ -42,6 +42,27 @@ pub(super) fn looked_up(process: &Process, caller: u64) {
         let _ = note_version(process.writer.header(), runtime.version);
         judge(process, &[runtime]);
     }
+}
+
+/// The version of a runtime that looks up its first function, if its major version is newer than the driver's.
+#[cold]
+#[inline(never)]
+pub(super) fn too_new(caller: u64) -> Option<u32> {
+    let _no_cancel = NoCancel::new();
+    let runtime = runtime_holding(caller).filter(|runtime| runtime.is_exact)?;
+    (runtime.version / 1000 > driver::version()? / 1000).then_some(runtime.version)
+}
+
+/// Such a runtime answers its program by itself: without a call to the driver that would fail.
+#[cold]
+pub(super) fn gives_up(process: &Process, version: u32) {
+    let _no_cancel = NoCancel::new();
+    let _ = note_version(process.writer.header(), version);
+    if runtime::is_in_call() {
+        // Its answer is seen, with the function that the program called.
+        return;
+    }
+    init_failure::init_failure(process, "cudart", error::RUNTIME_INSUFFICIENT_DRIVER, None);
 }
 
 /// The gravest verdict on any of them; without one, on a program that uses the driver alone. What is wrong is said.

@@ -135,18 +135,30 @@ unsafe extern "C" fn look_up_v2_ptsz(
 fn note_look_up(symbol: *const c_char, cuda_version: i32, caller: u64) {
     // SAFETY: the name that the driver is about to read, unless it is null.
     let is_init = || !symbol.is_null() && unsafe { CStr::from_ptr(symbol) } == c"cuInit";
-    if askers::note(caller, cuda_version, is_init, text_holding) && lookup::is_set(c"CUWARDEN_BASELINE") {
+    if askers::note(caller, cuda_version, is_init, text_holding) {
         first_look_up(caller);
     }
 }
 
-/// A runtime that is too new for the driver gives up before it calls cuInit, and nobody would hear why.
+/// A runtime that is too new for the driver gives up before it calls cuInit, and nobody would hear why. Nothing is started for
+/// any other.
 #[cold]
 fn first_look_up(caller: u64) {
+    let has_baseline = lookup::is_set(c"CUWARDEN_BASELINE");
+    let mut too_new = None;
+    if !has_baseline {
+        shielded(|| too_new = baseline::too_new(caller));
+    }
+    if !has_baseline && too_new.is_none() {
+        return;
+    }
     if let Verdict::On(process) = start_quietly() {
         shielded(|| {
             note_driver(process);
-            baseline::looked_up(process, caller);
+            match too_new {
+                Some(version) => baseline::gives_up(process, version),
+                None => baseline::looked_up(process, caller),
+            }
         });
     }
 }

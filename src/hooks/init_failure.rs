@@ -1,6 +1,6 @@
 //! CUDA, a context or a module could not be had: said once for each kind, with the reason.
 
-use super::{nvml_ask, runtime};
+use super::{nvml, nvml_ask, runtime};
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error;
 use crate::diagnose::image::Image;
@@ -47,15 +47,16 @@ fn report(
         return;
     }
     let stack = stack(process);
+    // NVML first: where its library was loaded from is part of what the machine says.
+    let chain = nvml_ask::failure_chain(process, device.and_then(|device| u32::try_from(device).ok()));
     let mut machine = Machine::look(&Place::here(), &|name| std::env::var_os(name));
     machine.forked_from = process.forked_from();
-    let chain = nvml_ask::failure_chain(process, device.and_then(|device| u32::try_from(device).ok()));
     let known = known(process, image, architecture);
     let failure = Failure { api: api.to_owned(), code, device };
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
     let fields = json!({
         "api": api, "code": code, "name": name(api, code), "device": device, "stack": stack,
-        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": [], "causes": causes,
+        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": nvml::last_calls(), "causes": causes,
         "message": message(api, code, device, &causes),
     });
     keep(process, &fields);

@@ -117,7 +117,7 @@ fn taken(process: &Process, loading: &Loading) -> Option<u64> {
     Some(if ours_alone && bytes <= LARGEST { bytes } else { 0 })
 }
 
-/// Says why, where it is the module's fault that it cannot be loaded here.
+/// Says why, where it is the module's fault that it cannot be loaded here, or the compiler for its PTX is missing.
 #[cold]
 fn does_not_fit(process: &Process, api: Id, source: Source, device: u8, code: CUresult) {
     if !WRONG_IMAGE.contains(&code) {
@@ -137,8 +137,8 @@ fn does_not_fit(process: &Process, api: Id, source: Source, device: u8, code: CU
     module_failure(process, api.name(), code, Some(device.into()), image, architecture);
 }
 
-/// CUDA_ERROR_INVALID_IMAGE, _NO_BINARY_FOR_GPU, _INVALID_PTX, _UNSUPPORTED_PTX_VERSION
-const WRONG_IMAGE: [CUresult; 4] = [200, 209, 218, 222];
+/// CUDA_ERROR_INVALID_IMAGE, _NO_BINARY_FOR_GPU, _INVALID_PTX, _JIT_COMPILER_NOT_FOUND, _UNSUPPORTED_PTX_VERSION
+const WRONG_IMAGE: [CUresult; 5] = [200, 209, 218, 221, 222];
 
 /// What can be read at an address of this process, without touching it.
 fn own_memory(address: u64, bytes: usize) -> Vec<u8> {

@@ -3,6 +3,7 @@
 //! NVML counts who uses it, so to start and end it for a question does not disturb the application's own use. Its
 //! library is never unloaded: a process that did so with NVML started cannot be checkpointed.
 
+use super::guard::shielded;
 use super::lookup::Library;
 use crate::diagnose::chain::{self, Call, Chain};
 use crate::diagnose::nvml::{LIBRARY_NOT_FOUND, Nvml, code_name};
@@ -64,8 +65,11 @@ pub(super) fn failure_chain(process: &Process, wanted: Option<u32>) -> Option<Ch
         let mut step = |so_far: &Chain| {
             progress.lock().unwrap_or_else(PoisonError::into_inner).clone_from(so_far);
         };
-        // Nobody may be waiting any more.
-        let _ = done.send(chain::run(&nvml, wanted, &mut step));
+        // Marked, since NVML calls functions of its own through our exports: those are not the application's.
+        shielded(|| {
+            // Nobody may be waiting any more.
+            let _ = done.send(chain::run(&nvml, wanted, &mut step));
+        });
     };
     let started = {
         // The thread inherits this: no handler of the application runs in it.

@@ -3,7 +3,7 @@
 //! The exported names of the shim, the look-ups by name and the look-ups by address all come from this list.
 
 use super::lookup::Owner;
-use super::nvml::{memory as nvml_memory, processes as nvml_processes};
+use super::nvml::{calls as nvml_calls, memory as nvml_memory, processes as nvml_processes};
 use super::{array, context, graph, info, init, linear, module, pool, private_table, synchronize, vmm};
 use crate::cuda::abi::CUresult;
 use core::ffi::{CStr, c_void};
@@ -106,6 +106,25 @@ macro_rules! for_each_hook {
             cuDeviceTotalMem => info,
             cuDeviceTotalMem_v2 => info,
 
+            nvmlInit => nvml_calls,
+            nvmlInit_v2 => nvml_calls,
+            nvmlInitWithFlags => nvml_calls,
+            nvmlShutdown => nvml_calls,
+            nvmlSystemGetDriverVersion => nvml_calls,
+            nvmlSystemGetNVMLVersion => nvml_calls,
+            nvmlSystemGetCudaDriverVersion => nvml_calls,
+            nvmlSystemGetCudaDriverVersion_v2 => nvml_calls,
+            nvmlDeviceGetCount => nvml_calls,
+            nvmlDeviceGetCount_v2 => nvml_calls,
+            nvmlDeviceGetHandleByIndex => nvml_calls,
+            nvmlDeviceGetHandleByIndex_v2 => nvml_calls,
+            nvmlDeviceGetHandleByUUID => nvml_calls,
+            nvmlDeviceGetHandleByPciBusId => nvml_calls,
+            nvmlDeviceGetHandleByPciBusId_v2 => nvml_calls,
+            nvmlDeviceGetName => nvml_calls,
+            nvmlDeviceGetUUID => nvml_calls,
+            nvmlDeviceGetComputeMode => nvml_calls,
+            nvmlDeviceGetMigMode => nvml_calls,
             nvmlDeviceGetMemoryInfo => nvml_memory,
             nvmlDeviceGetMemoryInfo_v2 => nvml_memory,
             nvmlDeviceGetConfComputeProtectedMemoryUsage => nvml_memory,
@@ -158,6 +177,7 @@ macro_rules! rows {
             }),*
         ];
 
+        /// For what is made by the compiler: at run time the names are those of [`ROWS`], and a second list would cost 5 KB.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
         /// The number by which records name the function.
@@ -178,13 +198,25 @@ const fn c_name(text: &'static str) -> &'static CStr {
 
 /// The exported names of all hooked functions of a library, each ABI variant for itself.
 pub fn names(owner: Owner) -> impl Iterator<Item = &'static str> {
-    NAMES.iter().copied().filter(move |name| Owner::of(name) == owner)
+    ROWS.iter().filter(move |row| row.owner == owner).map(Row::text)
+}
+
+impl Row {
+    fn text(&self) -> &'static str {
+        // SAFETY: all rows' names were identifiers of this program's text.
+        unsafe { std::str::from_utf8_unchecked(self.name.to_bytes()) }
+    }
+}
+
+/// The exported name of a row.
+pub(super) fn name_of_row(row: usize) -> &'static str {
+    ROWS.get(row).map_or("?", Row::text)
 }
 
 impl Id {
     /// The exported name.
     pub fn name(self) -> &'static str {
-        NAMES.get(self as usize).copied().unwrap_or("?")
+        name_of_row(self as usize)
     }
 
     /// The number by which records name it, 0 where it allocates nothing.
@@ -202,11 +234,21 @@ static REAL: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(std::ptr::null
 /// `F` must be the function pointer type of that function.
 #[inline]
 pub(super) unsafe fn real<F: Copy>(id: Id) -> Option<F> {
+    // SAFETY: as the caller promises.
+    unsafe { real_of_row(id as usize) }
+}
+
+/// The same by the row's number.
+///
+/// # Safety
+/// As [`real`].
+#[inline]
+pub(super) unsafe fn real_of_row<F: Copy>(row: usize) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // Relaxed: the address of code that was there before.
-    let mut address = REAL.get(id as usize)?.load(Ordering::Relaxed);
+    let mut address = REAL.get(row)?.load(Ordering::Relaxed);
     if address.is_null() {
-        address = super::lookup::resolve_row(id);
+        address = super::lookup::resolve_row(row);
         if address.is_null() {
             return None;
         }

@@ -85,6 +85,22 @@ macro_rules! jump_with_caller {
     };
 }
 
+/// The body of a naked function of up to three integer arguments: jumps to a function that gets them, and as its fourth
+/// argument a constant of 32 bits.
+#[macro_export]
+macro_rules! jump_with_constant {
+    ($function:path, $constant:expr) => {
+        ::core::arch::naked_asm!(
+            ".cfi_startproc",
+            "mov ecx, {constant}",
+            "jmp {function}",
+            ".cfi_endproc",
+            constant = const $constant,
+            function = sym $function,
+        )
+    };
+}
+
 /// Compares two words with `old` and replaces them by `new` if they are equal, as one atomic step and a full barrier.
 /// On failure it answers what they are. Every x86-64 processor that a GPU with CUDA runs beside has `cmpxchg16b`.
 ///
@@ -144,6 +160,21 @@ mod tests {
     extern "C" fn answer(a: u32, b: u64, c: u64, d: u64, e: u64, caller: u64) -> u64 {
         assert_eq!((a, b, c, d, e), (1, 2, 3, 4, u64::MAX));
         caller
+    }
+
+    #[unsafe(naked)]
+    extern "C" fn told(_: u32, _: u64, _: u64) -> u64 {
+        jump_with_constant!(sum, 0x8765_4321u32)
+    }
+
+    extern "C" fn sum(a: u32, b: u64, c: u64, constant: u32) -> u64 {
+        assert_eq!((a, b, c), (1, u64::MAX, 3));
+        constant.into()
+    }
+
+    #[test]
+    fn a_constant_follows_the_arguments() {
+        assert_eq!(told(1, u64::MAX, 3), 0x8765_4321);
     }
 
     #[inline(never)]

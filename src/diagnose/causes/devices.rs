@@ -12,6 +12,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { id: "no_device_nodes", look: no_device_nodes },
     Row { id: "uvm_missing", look: uvm_missing },
     Row { id: "gpu_lost", look: gpu_lost },
+    Row { id: "reset_required", look: reset_required },
     Row { id: "visible_devices", look: visible_devices },
     Row { id: "nothing_exposed", look: nothing_exposed },
     Row { id: "mig_without_instance", look: mig_without_instance },
@@ -20,9 +21,9 @@ pub(super) const ROWS: &[Row] = &[
 
 /// nvidia-container-toolkit#251, #1227, nvidia-docker#1671, #1730
 fn device_cgroup(case: Case) -> Option<Found> {
-    let node = failing(case.machine, libc::EPERM)?;
+    let (node, weight) = closed(case, libc::EPERM)?;
     Some(Found {
-        weight: Weight::Certain,
+        weight,
         evidence: format!("{} is there, and opening it is not permitted (EPERM): a rule of the device cgroup", node.path),
         action: "Restart the container. If it worked before, the host's systemd has rewritten the device rules \
                  (daemon-reload): name the devices with --device or CDI, or use the cgroupfs driver, so that they stay."
@@ -31,20 +32,42 @@ fn device_cgroup(case: Case) -> Option<Found> {
 }
 
 fn no_permission(case: Case) -> Option<Found> {
-    let node = failing(case.machine, libc::EACCES)?;
+    let (weight, evidence) = match closed(case, libc::EACCES) {
+        Some((node, weight)) => (weight, format!("this user may not open {} (EACCES)", node.path)),
+        None if case.chain?.start_code() == Some(nvml::NO_PERMISSION) => {
+            (Weight::Likely, "NVML does not start: NVML_ERROR_NO_PERMISSION (4)".to_owned())
+        }
+        None => return None,
+    };
     Some(Found {
-        weight: Weight::Certain,
-        evidence: format!("this user may not open {} (EACCES)", node.path),
+        weight,
+        evidence,
         action: "Give the user access to the device nodes: the group that owns them, or NVreg_DeviceFileMode=0666 for the \
                  nvidia module."
             .to_owned(),
     })
 }
 
+/// A node that does not open, and how well that explains the failure. One card of several may be closed to a process that
+/// uses another.
+fn closed<'a>(case: Case<'a>, error: i32) -> Option<(&'a Node, Weight)> {
+    let machine = case.machine;
+    let node = machine.nodes.iter().find(|node| node.opens == Err(error))?;
+    let is_card = machine.cards().any(|card| card == node);
+    let leaves_some = is_card && machine.cards().any(|card| card.opens.is_ok());
+    match leaves_some {
+        false => case.may_be_the_card().then_some((node, Weight::Certain)),
+        true => case.code_is(&[0, 46, 100, 101, 999]).then_some((node, Weight::Possible)),
+    }
+}
+
 fn kernel_module_missing(case: Case) -> Option<Found> {
     let said = case.nvml_said(nvml::DRIVER_NOT_LOADED);
     let absent = case.machine.kernel_module.is_none() && absent(case.machine, "/dev/nvidiactl");
-    if !(absent && (said || case.chain.is_none() || case.chain?.start_code().is_none())) {
+    if !(case.may_be_the_card()
+        && absent
+        && (said || case.chain.is_none() || case.chain?.start_code().is_none()))
+    {
         return None;
     }
     Some(Found {
@@ -64,7 +87,7 @@ fn no_device_nodes(case: Case) -> Option<Found> {
     let module = case.machine.kernel_module.as_ref()?;
     let control = absent(case.machine, "/dev/nvidiactl");
     let cards = case.machine.cards().next().is_none();
-    if !control && !cards {
+    if !case.may_be_the_card() || (!control && !cards) {
         return None;
     }
     let what = if control { "/dev/nvidiactl" } else { "/dev/nvidia0 or any other card" };
@@ -109,13 +132,32 @@ fn uvm_missing(case: Case) -> Option<Found> {
 
 /// gpu-operator#1278
 fn gpu_lost(case: Case) -> Option<Found> {
-    let chain = case.chain?;
-    let lost = chain.calls.iter().find(|call| call.code == nvml::GPU_IS_LOST)?;
+    if !case.may_be_the_card() {
+        return None;
+    }
+    let evidence = match case.nvml_call(nvml::GPU_IS_LOST) {
+        Some(lost) => lost,
+        None => {
+            let card = case.machine.cards().find(|card| card.opens == Err(libc::EIO))?;
+            format!("{} is there, and opening it gives an input/output error (EIO)", card.path)
+        }
+    };
     Some(Found {
         weight: Weight::Certain,
-        evidence: format!("NVML's {}({}) gave {} ({})", lost.call, lost.args, lost.name, lost.code),
+        evidence,
         action: "The card has fallen off the bus or its firmware does not answer. Look for Xid 79 and RmInitAdapter in the \
                  kernel's log; drain the node and restart it."
+            .to_owned(),
+    })
+}
+
+fn reset_required(case: Case) -> Option<Found> {
+    let evidence = case.nvml_call(nvml::RESET_REQUIRED).filter(|_| case.may_be_the_card())?;
+    Some(Found {
+        weight: Weight::Certain,
+        evidence,
+        action: "End all processes on the card and reset it, nvidia-smi --gpu-reset on the host, or restart the node. Look \
+                 for Xid lines in the kernel's log."
             .to_owned(),
     })
 }
@@ -157,6 +199,10 @@ fn nothing_exposed(case: Case) -> Option<Found> {
     let value = case.machine.variable("NVIDIA_VISIBLE_DEVICES");
     let hides = value.as_deref().is_some_and(|value| matches!(value.trim(), "" | "void" | "none"));
     let unset = value.is_none() && case.machine.is_container;
+    // As under WSL, where cards have no nodes.
+    if case.chain.and_then(|chain| chain.count).is_some_and(|count| count > 0) {
+        return None;
+    }
     if !case.code_is(&[0, 100]) || case.machine.cards().next().is_some() || !(hides || unset) {
         return None;
     }
@@ -215,10 +261,6 @@ fn devices(case: Case) -> Option<Devices> {
         cards: chain.devices.iter().map(|device| device.uuid.clone()).collect(),
         instances: chain.devices.iter().flat_map(|device| device.instances.clone()).collect(),
     })
-}
-
-fn failing(machine: &Machine, error: i32) -> Option<&Node> {
-    machine.nodes.iter().find(|node| node.opens == Err(error))
 }
 
 fn absent(machine: &Machine, path: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{Case, Found, Row, Weight, cuda};
 use crate::diagnose::image::{self, Image};
-use crate::diagnose::machine::folders;
+use crate::diagnose::machine::{Mapped, folders};
 use crate::diagnose::nvml;
 use std::path::Path;
 
@@ -59,24 +59,27 @@ fn no_driver_library(case: Case) -> Option<Found> {
 /// gpu-operator#898, dask-cuda#949, nixl#441, nvidia-container-toolkit#234
 fn version_mismatch(case: Case) -> Option<Found> {
     let library = case.machine.libcuda()?;
-    let said = case.code() == 803 || case.nvml_said(nvml::VERSION_MISMATCH);
-    let versions =
-        case.machine.kernel_module.as_ref().zip(library.release()).filter(|(module, lib)| *module != lib);
-    if is_compat(&library.path) || (versions.is_none() && !said) {
+    if is_compat(&library.path) {
         return None;
     }
-    let evidence = match &versions {
-        Some((module, release)) => {
-            format!("the kernel module is {module}, and {} is of {release}", library.path)
-        }
-        None => {
-            let module =
-                case.machine.kernel_module.as_ref().map_or("not known".to_owned(), ToString::to_string);
-            format!(
-                "the driver says that its parts do not fit together; kernel module {module}, {}",
-                library.path
-            )
-        }
+    let said = case.code() == 803 || case.nvml_said(nvml::VERSION_MISMATCH);
+    let module = case.machine.kernel_module.as_ref();
+    // NVML's own library may be the one that does not fit.
+    let of_driver =
+        |one: &&Mapped| ["libcuda.so", "libnvidia-ml.so"].iter().any(|name| one.name().starts_with(name));
+    let other = case.machine.mapped.iter().filter(of_driver).find_map(|one| {
+        let (module, release) = module.zip(one.release())?;
+        (*module != release)
+            .then(|| format!("the kernel module is {module}, and {} is of {release}", one.path))
+    });
+    let evidence = match other {
+        Some(evidence) => evidence,
+        None if said => format!(
+            "the driver says that its parts do not fit together; kernel module {}, {}",
+            module.map_or("not known".to_owned(), ToString::to_string),
+            library.path
+        ),
+        None => return None,
     };
     let action = if case.machine.is_container {
         "The container has libraries of another driver than the host's kernel module. Do not install a driver in the \
@@ -131,9 +134,12 @@ fn driver_too_old(case: Case) -> Option<Found> {
     Some(Found {
         weight: if case.code_is(&[35, 222, 0]) { Weight::Certain } else { Weight::Possible },
         evidence: format!(
-            "the runtime is CUDA {}, and the driver supports CUDA {}",
+            "the runtime is CUDA {}, and the driver supports CUDA {}{}",
             cuda(runtime),
-            cuda(driver)
+            cuda(driver),
+            mapped_runtime(case, runtime)
+                .map(|lib| format!("; the runtime is {}", lib.path))
+                .unwrap_or_default()
         ),
         action: format!(
             "Update the driver to one for CUDA {} or newer, or use a build for CUDA {} or older. cuwarden check --driver \
@@ -146,24 +152,41 @@ fn driver_too_old(case: Case) -> Option<Found> {
     })
 }
 
-/// The library that was loaded is not the driver's own, because somebody's path comes first.
+/// The library that was loaded is not the driver's own, or not the program's own runtime, because somebody's path comes
+/// first.
 fn library_path(case: Case) -> Option<Found> {
-    let library = case.machine.libcuda()?;
     let paths = case.machine.variable("LD_LIBRARY_PATH")?.into();
-    let (folder, _) = library.path.rsplit_once('/')?;
-    let first = folders(&paths).find(|path| path == Path::new(folder))?;
-    let usual = case.machine.installed.iter().find(|path| !path.starts_with(folder))?;
-    if !case.code_is(&[3, 34, 35, 100, 803, 804, 999]) {
-        return None;
-    }
+    let has = |library: &Mapped| {
+        let (folder, _) = library.path.rsplit_once('/')?;
+        folders(&paths).any(|path| path == Path::new(folder)).then(|| folder.to_owned())
+    };
+    let of_driver = || {
+        let library = case.machine.libcuda().filter(|_| case.code_is(&[3, 34, 35, 100, 803, 804, 999]))?;
+        let folder = has(library)?;
+        let usual = case.machine.installed.iter().find(|path| !path.starts_with(&folder))?;
+        Some((folder, format!("{} was loaded instead of {usual}", library.path)))
+    };
+    let of_runtime = || {
+        let newest = case.known.runtimes.iter().copied().max().filter(|_| case.code_is(&[35, 222]))?;
+        let library = mapped_runtime(case, newest)?;
+        Some((
+            has(library)?,
+            format!("{} was loaded, and not a runtime that the program brings", library.path),
+        ))
+    };
+    let (folder, what) = of_driver().or_else(of_runtime)?;
     Some(Found {
         weight: Weight::Likely,
-        evidence: format!(
-            "LD_LIBRARY_PATH has {}, so {} was loaded instead of {usual}",
-            first.display(),
-            library.path
-        ),
-        action: format!("Take {} out of LD_LIBRARY_PATH.", first.display()),
+        evidence: format!("LD_LIBRARY_PATH has {folder}, so {what}"),
+        action: format!("Take {folder} out of LD_LIBRARY_PATH."),
+    })
+}
+
+/// The shared runtime of that version's major.
+fn mapped_runtime(case: Case<'_>, version: u32) -> Option<&Mapped> {
+    let start = format!("libcudart.so.{}", version / 1000);
+    case.machine.mapped.iter().find(|one| {
+        one.name().strip_prefix(&start).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 

@@ -25,8 +25,7 @@ const VGPU: u32 = 2;
 
 /// DIGITS#2005, TensorRT#1173
 fn exclusive_mode(case: Case) -> Option<Found> {
-    let device =
-        case.chain?.devices.iter().find(|device| device.compute_mode.is_some_and(|mode| mode != 0))?;
+    let device = case.cards().find(|device| device.compute_mode.is_some_and(|mode| mode != 0))?;
     if !case.code_is(&[0, 46, 100, 101]) {
         return None;
     }
@@ -117,14 +116,7 @@ fn memory_full(case: Case) -> Option<Found> {
     if case.code() != 2 {
         return None;
     }
-    let asked = case.failure.device.and_then(|device| u32::try_from(device).ok());
-    let devices = &case.chain?.devices;
-    let full =
-        |device: &&crate::diagnose::chain::Device| device.memory.is_some_and(|(free, _)| free < LITTLE);
-    let device = devices
-        .iter()
-        .filter(full)
-        .find(|d| asked.is_none_or(|asked| d.index == asked || devices.len() == 1))?;
+    let device = case.cards().find(|device| device.memory.is_some_and(|(free, _)| free < LITTLE))?;
     let (free, total) = device.memory?;
     let holders: Vec<String> = device
         .processes
@@ -191,7 +183,7 @@ fn vgpu_without_vmm(case: Case) -> Option<Found> {
 }
 
 fn blocked_by_system(case: Case) -> Option<Found> {
-    case.nvml_said(nvml::OPERATING_SYSTEM).then(|| Found {
+    (case.may_be_the_card() && case.nvml_said(nvml::OPERATING_SYSTEM)).then(|| Found {
         weight: Weight::Likely,
         evidence: "NVML says NVML_ERROR_OPERATING_SYSTEM (17)".to_owned(),
         action: "The system keeps this process from the driver: look at seccomp, AppArmor, SELinux and the device cgroup."

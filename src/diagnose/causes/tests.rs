@@ -136,8 +136,30 @@ fn libraries() {
     scene.fake.set("NVIDIA_DRIVER_CAPABILITIES", "utility");
     assert!(scene.causes(221)[0].evidence.contains("NVIDIA_DRIVER_CAPABILITIES=utility"));
 
+    let mut scene = Scene::working();
+    scene.known.runtimes = vec![13000];
+    let runtime = "/opt/cuda-13/lib64/libcudart.so.13.0.48";
+    scene.fake.maps(&[
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.535.183.01",
+        "/opt/lib/libcudart.so.12.4.1",
+        runtime,
+    ]);
+    scene.first(35, "driver_too_old", "the runtime is /opt/cuda-13/lib64/libcudart.so.13.0.48");
+    assert_eq!(scene.ids(35), ["driver_too_old"]);
+    scene.fake.set("LD_LIBRARY_PATH", "/opt/lib:/opt/cuda-13/lib64");
+    assert_eq!(scene.ids(35), ["driver_too_old", "library_path"]);
+    assert!(scene.causes(35)[1].evidence.contains("LD_LIBRARY_PATH has /opt/cuda-13/lib64, so"));
+
     let scene = Scene { fake: Fake::empty(), chain: None, ..Scene::working() };
     scene.first(35, "no_driver_library", "no libcuda.so.1");
+    let scene = Scene::working();
+    scene.fake.maps(&[]);
+    scene.first(
+        999,
+        "no_driver_library",
+        "not loaded, although there is /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    );
+    assert_eq!(scene.ids(46), ["unknown"]);
 }
 
 #[test]
@@ -261,10 +283,50 @@ fn modes_and_licences() {
     let mut scene = Scene::working();
     scene.chain.as_mut().unwrap().confidential_ready = Some(false);
     scene.first(802, "confidential_computing", "ready state is off");
+    scene.chain.as_mut().unwrap().confidential_ready = Some(true);
+    assert_eq!(scene.ids(802), ["unknown"]);
 
     let vgpu = Device { virtualization: Some(2), ..card() };
     with(vgpu.clone()).first(801, "vgpu_without_vmm", "vGPU");
     assert_eq!(with(vgpu).ids(999), ["unknown", "vgpu_host"]);
+}
+
+/// What is wrong with a card explains nothing where another one was asked for.
+#[test]
+fn the_card_that_was_asked_for() {
+    let other = || Device {
+        index: 1,
+        uuid: "GPU-bbbb2222-0000-0000-0000-000000000000".to_owned(),
+        compute_mode: Some(2),
+        memory: Some((1 << 20, 139 << 30)),
+        ..card()
+    };
+    let asks = |device: Option<i32>, second: Device| Scene {
+        chain: Some(chain(vec![card(), second])),
+        device,
+        ..Scene::working()
+    };
+    for (code, id) in [(46, "exclusive_mode"), (2, "memory_full")] {
+        asks(Some(1), other()).first(code, id, "device 1");
+        asks(None, other()).first(code, id, "device 1");
+        assert_eq!(asks(Some(0), other()).ids(code), ["unknown"], "{code}");
+        // The process counts otherwise than NVML.
+        let mut scene = asks(Some(0), other());
+        scene.fake.set("CUDA_VISIBLE_DEVICES", "1,0");
+        scene.first(code, id, "device 1");
+        scene.fake.set("CUDA_VISIBLE_DEVICES", "GPU-aaaa");
+        assert_eq!(scene.ids(code), ["unknown"], "{code}");
+        // Of two products CUDA may count either one first.
+        asks(Some(0), Device { name: "NVIDIA L4".to_owned(), ..other() }).first(code, id, "device 1");
+    }
+}
+
+#[test]
+fn every_cause_is_tested() {
+    let tests = [include_str!("tests.rs"), include_str!("../../../tests/init_causes.rs")].concat();
+    for row in TABLES.iter().flat_map(|rows| rows.iter()) {
+        assert!(tests.contains(&format!("\"{}\"", row.id)), "{}", row.id);
+    }
 }
 
 #[test]
@@ -294,7 +356,9 @@ fn what_nvml_says() {
         "nvmlDeviceGetHandleByIndex_v2(index=0)",
     );
     let blocked = failing("nvmlInit_v2", nvml::OPERATING_SYSTEM);
-    Scene { chain: Some(blocked), ..Scene::working() }.first(999, "blocked_by_system", "17");
+    let scene = Scene { chain: Some(blocked), ..Scene::working() };
+    scene.first(999, "blocked_by_system", "17");
+    assert_eq!(scene.ids(222), ["unknown"]);
     let odd = failing("nvmlDeviceGetUUID", nvml::UNKNOWN);
     let causes = Scene { chain: Some(odd), ..Scene::working() }.causes(999);
     assert_eq!(causes.len(), 1);

@@ -11,7 +11,7 @@ mod names;
 pub(super) mod symbols;
 
 use super::runtime;
-use super::table::{COUNT, Id, ROWS, set_real};
+use super::table::{COUNT, ROWS, set_real};
 use core::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -155,12 +155,12 @@ fn own_entry(answer: *mut c_void, entries: Entries) -> Option<*mut c_void> {
 
 /// The library's function for a row whose address is not known yet.
 #[cold]
-pub(super) fn resolve_row(id: Id) -> *mut c_void {
+pub(super) fn resolve_row(number: usize) -> *mut c_void {
     let errno = Errno::save();
-    let address = ROWS.get(id as usize).map_or(std::ptr::null_mut(), |row| {
+    let address = ROWS.get(number).map_or(std::ptr::null_mut(), |row| {
         fill(row.owner);
         let found = Library::loaded(row.owner).and_then(|library| library.address(row.name));
-        found.map_or(std::ptr::null_mut(), |found| set_real(id as usize, found.cast_mut()))
+        found.map_or(std::ptr::null_mut(), |found| set_real(number, found.cast_mut()))
     });
     errno.restore();
     address

@@ -78,7 +78,7 @@ mod tests {
             c"cudaMalloc",
             c"curl_easy_init",
             c"cudnnCreate",
-            c"nvmlInit_v2",
+            c"nvmlInit_v3",
             c"nvrtcVersion",
         ] {
             assert_eq!(row_of(name), None, "{name:?}");

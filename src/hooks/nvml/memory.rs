@@ -6,11 +6,12 @@
 
 use super::device::Device;
 use super::hook;
-use crate::diagnose::nvml::{Handle, SUCCESS};
+use super::ring::{Call, input, note};
+use crate::diagnose::nvml::{FUNCTION_NOT_FOUND, Handle, SUCCESS};
 use crate::hooks::guard::Looking;
-use crate::policy::quota::{Shown, shown};
+use crate::policy::quota::shown;
 use crate::process::observer;
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 
 /// nvmlMemory_t
 #[repr(C)]
@@ -34,69 +35,60 @@ pub struct MemoryV2 {
 const VERSION_2: c_uint = size_of::<MemoryV2>() as c_uint | 2 << 24;
 
 hook! {
-    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) |real| {
-        // SAFETY: the caller's own arguments.
-        first_version(device, memory, || unsafe { real(device, memory) })
-    }
-    fn nvmlDeviceGetConfComputeProtectedMemoryUsage(device: Handle, memory: *mut Memory) |real| {
-        // SAFETY: as above.
-        first_version(device, memory, || unsafe { real(device, memory) })
-    }
-    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) |real| {
-        looking(
-            device,
-            // SAFETY: as above.
-            || unsafe { real(device, memory) },
-            || {
-                // SAFETY: null or, since NVML succeeded, written by it.
-                let memory = unsafe { memory.as_ref() }?;
-                (memory.version == VERSION_2).then_some((memory.free, memory.total))
-            },
-            // SAFETY: as above, and not null, since it was read.
-            |shown, used| unsafe {
-                (*memory).total = shown.total;
-                (*memory).free = shown.free;
-                (*memory).used = shown.used(used);
-                (*memory).reserved = shown.reserved(used);
-            },
-        )
-    }
+    nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) => looking, input::DEVICE;
+    nvmlDeviceGetConfComputeProtectedMemoryUsage(device: Handle, memory: *mut Memory) => looking, input::DEVICE;
+    nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) => looking, input::DEVICE | IN_SECOND;
 }
 
-fn first_version(device: Handle, memory: *mut Memory, real: impl FnOnce() -> c_int) -> c_int {
-    looking(
-        device,
-        real,
-        // SAFETY: null or, since NVML succeeded, written by it.
-        || unsafe { memory.as_ref() }.map(|memory| (memory.free, memory.total)),
-        // SAFETY: as above, and not null, since it was read.
-        |shown, used| unsafe {
-            (*memory).total = shown.total;
-            (*memory).free = shown.free;
-            (*memory).used = shown.used(used);
-        },
-    )
-}
+/// The structure is that of the second version.
+const IN_SECOND: u32 = 1 << 24;
 
-/// `read` gives what is really free and what is there in all; `write` gets what is shown and what is used.
-fn looking(
-    device: Handle,
-    real: impl FnOnce() -> c_int,
-    read: impl FnOnce() -> Option<(u64, u64)>,
-    write: impl FnOnce(Shown, u64),
-) -> c_int {
-    let Some(looking) = Looking::enter() else { return real() };
-    let code = real();
+unsafe extern "C" fn looking(device: Handle, memory: *mut c_void, _: u64, call: Call) -> c_int {
+    type Real = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
+    // SAFETY: the type of all rows above, by nvml.h.
+    let Some(real) = (unsafe { call.real::<Real>() }) else { return FUNCTION_NOT_FOUND };
+    let looking = Looking::enter();
+    // SAFETY: the caller's own arguments.
+    let code = unsafe { real(device, memory) };
+    let Some(looking) = looking else { return code };
     if code == SUCCESS {
         looking.quietly(|| {
-            if let Some((free, total)) = read()
-                && let Some((limit, used)) = quota(device)
-            {
-                write(shown(free, total, used, limit), used);
-            }
+            // SAFETY: NVML has succeeded with them.
+            let _ = unsafe { show(device, memory, call) };
         });
     }
+    // SAFETY: the call as it was.
+    unsafe { note(call, device.number(), 0, code) };
     code
+}
+
+/// `None`: the figures stay as they are.
+///
+/// # Safety
+/// `memory` must be null or what NVML has written.
+unsafe fn show(device: Handle, memory: *mut c_void, call: Call) -> Option<()> {
+    let (limit, used);
+    if call.rest() == 0 {
+        // SAFETY: the first version, as the caller promises.
+        let memory = unsafe { memory.cast::<Memory>().as_mut() }?;
+        (limit, used) = quota(device)?;
+        let shown = shown(memory.free, memory.total, used, limit);
+        *memory = Memory { total: shown.total, free: shown.free, used: shown.used(used) };
+    } else {
+        // SAFETY: a second version or another one, which has no fewer than its first word.
+        if memory.is_null() || unsafe { *memory.cast::<c_uint>() } != VERSION_2 {
+            return None;
+        }
+        // SAFETY: the second version.
+        let memory = unsafe { &mut *memory.cast::<MemoryV2>() };
+        (limit, used) = quota(device)?;
+        let shown = shown(memory.free, memory.total, used, limit);
+        memory.total = shown.total;
+        memory.free = shown.free;
+        memory.used = shown.used(used);
+        memory.reserved = shown.reserved(used);
+    }
+    Some(())
 }
 
 /// Limit and use of a device that has a quota.

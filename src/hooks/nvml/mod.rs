@@ -2,24 +2,27 @@
 //!
 //! They only look. A process that asks NVML and never uses CUDA gets no slot, no file and no thread.
 //! `crate::process::observer` is what it knows.
+//!
+//! Those and a few more are noted as they are called ([`ring`]): what the application had asked before CUDA failed often
+//! says why.
 
+pub(super) mod calls;
 mod device;
 pub(super) mod memory;
 pub(super) mod processes;
+mod ring;
 
-/// Defines hooks. The body gets `real`, the library's own function, and must call it exactly once.
+pub(super) use ring::read as last_calls;
+
+/// Defines hooks of up to three arguments. Each is two instructions: its body, which many share, gets as a fourth argument
+/// the [`ring::Call`] of the hook. The library's own function must be called exactly once there.
 macro_rules! hook {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$real:ident| $body:block)*) => {$(
-        $(#[$meta])*
+    ($($name:ident($($arg:ident: $type:ty),* $(,)?) => $body:path, $about:expr;)*) => {$(
         #[doc = concat!("Stands for `", stringify!($name), "`.\n\n# Safety\nAs NVML's function.")]
         #[allow(non_snake_case)]
+        #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> ::core::ffi::c_int {
-            type Real = unsafe extern "C" fn($($type),*) -> ::core::ffi::c_int;
-            // SAFETY: Real is the type of this row's function, by nvml.h.
-            let Some($real) = (unsafe { $crate::hooks::table::real::<Real>($crate::hooks::table::Id::$name) }) else {
-                return $crate::diagnose::nvml::FUNCTION_NOT_FOUND;
-            };
-            $body
+            cuwarden_arch::jump_with_constant!($body, $crate::hooks::table::Id::$name as u32 | $about)
         }
     )*};
 }

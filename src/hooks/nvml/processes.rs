@@ -5,7 +5,8 @@
 
 use super::device::Device;
 use super::hook;
-use crate::diagnose::nvml::{Handle, INSUFFICIENT_SIZE, SUCCESS, UNKNOWN};
+use super::ring::{Call, input, note};
+use crate::diagnose::nvml::{FUNCTION_NOT_FOUND, Handle, INSUFFICIENT_SIZE, SUCCESS, UNKNOWN};
 use crate::hooks::guard::Looking;
 use crate::hooks::lookup::{Library, Owner};
 use crate::policy::listed::{self, Kind, Listed, NO_INSTANCE, NOT_AVAILABLE};
@@ -25,65 +26,75 @@ pub struct DetailList {
 /// NVML_STRUCT_VERSION(ProcessDetailList, 1)
 const DETAIL_VERSION: c_uint = size_of::<DetailList>() as c_uint | 1 << 24;
 
-/// Defines the hooks of one kind of list.
-macro_rules! lists {
-    ($kind:expr; $($name:ident $layout:expr;)*) => {
-        hook! {$(
-            fn $name(device: Handle, count: *mut c_uint, entries: *mut c_void) |real| {
-                // SAFETY: the caller's own count, null or valid.
-                let caller = unsafe { Caller::of(count, entries, $layout) };
-                list($kind, device, caller, |own| match own {
-                    // SAFETY: room for as many entries as the count says, of this function's layout.
-                    Some(own) => unsafe { real(device, &raw mut own.count, own.words.as_mut_ptr().cast()) },
-                    // SAFETY: the caller's own arguments.
-                    None => unsafe { real(device, count, entries) },
-                })
-            }
-        )*}
-    };
-}
-
-lists! { Kind::Compute;
-    nvmlDeviceGetComputeRunningProcesses Layout::First;
-    nvmlDeviceGetComputeRunningProcesses_v2 Layout::Second;
-    nvmlDeviceGetComputeRunningProcesses_v3 Layout::third();
-}
-lists! { Kind::Other;
-    nvmlDeviceGetGraphicsRunningProcesses Layout::First;
-    nvmlDeviceGetGraphicsRunningProcesses_v2 Layout::Second;
-    nvmlDeviceGetGraphicsRunningProcesses_v3 Layout::third();
-    nvmlDeviceGetMPSComputeRunningProcesses Layout::First;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2 Layout::Second;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3 Layout::third();
-}
-
 hook! {
-    fn nvmlDeviceGetRunningProcessDetailList(device: Handle, list_of: *mut DetailList) |real| {
-        // SAFETY: null or the caller's own structure; of another version only the first word is read.
-        let known = unsafe { !list_of.is_null() && (*list_of).version == DETAIL_VERSION };
-        // SAFETY: as above, of the version that has these fields.
-        let asked = known.then(|| unsafe { *list_of });
-        let kind = match asked.map(|asked| asked.mode) {
-            Some(0) => Some(Kind::Compute),
-            Some(1 | 2) => Some(Kind::Other),
-            _ => None,
-        };
-        let caller = kind.zip(asked).and_then(|(_, asked)| {
-            // SAFETY: a field of the caller's structure.
-            unsafe { Caller::of(&raw mut (*list_of).count, asked.entries, Layout::Detail) }
-        });
-        list(kind.unwrap_or(Kind::Other), device, caller, |own| match (own, asked) {
-            (Some(own), Some(asked)) => {
-                let mut inner = DetailList { count: own.count, entries: own.words.as_mut_ptr().cast(), ..asked };
-                // SAFETY: room for as many entries as the count says.
-                let code = unsafe { real(device, &mut inner) };
-                own.count = inner.count;
-                code
-            }
-            // SAFETY: the caller's own arguments.
-            _ => unsafe { real(device, list_of) },
-        })
-    }
+    nvmlDeviceGetComputeRunningProcesses(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, compute(FIRST);
+    nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, compute(SECOND);
+    nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, compute(THIRD);
+    nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(FIRST);
+    nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(SECOND);
+    nvmlDeviceGetGraphicsRunningProcesses_v3(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(THIRD);
+    nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(FIRST);
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(SECOND);
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: *mut c_uint, entries: *mut c_void) => running, other(THIRD);
+    nvmlDeviceGetRunningProcessDetailList(device: Handle, list: *mut DetailList) => details, input::DEVICE;
+}
+
+const FIRST: u32 = 0;
+const SECOND: u32 = 1;
+const THIRD: u32 = 2;
+const IS_COMPUTE: u32 = 4;
+
+const fn other(version: u32) -> u32 {
+    version << 24 | input::DEVICE
+}
+
+const fn compute(version: u32) -> u32 {
+    other(version | IS_COMPUTE)
+}
+
+unsafe extern "C" fn running(device: Handle, count: *mut c_uint, entries: *mut c_void, call: Call) -> c_int {
+    type Real = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_void) -> c_int;
+    // SAFETY: the type of all these rows, by nvml.h.
+    let Some(real) = (unsafe { call.real::<Real>() }) else { return FUNCTION_NOT_FOUND };
+    let kind = if call.rest() & IS_COMPUTE != 0 { Kind::Compute } else { Kind::Other };
+    // SAFETY: the caller's own count, null or valid.
+    let caller = unsafe { Caller::of(count, entries, Layout::of(call.rest())) };
+    list(call, kind, device, caller, &mut |own| match own {
+        // SAFETY: room for as many entries as the count says, of this function's layout.
+        Some(own) => unsafe { real(device, &raw mut own.count, own.words.as_mut_ptr().cast()) },
+        // SAFETY: the caller's own arguments.
+        None => unsafe { real(device, count, entries) },
+    })
+}
+
+unsafe extern "C" fn details(device: Handle, list_of: *mut DetailList, _: u64, call: Call) -> c_int {
+    type Real = unsafe extern "C" fn(Handle, *mut DetailList) -> c_int;
+    // SAFETY: the type of this row, by nvml.h.
+    let Some(real) = (unsafe { call.real::<Real>() }) else { return FUNCTION_NOT_FOUND };
+    // SAFETY: null or the caller's own structure; of another version only the first word is read.
+    let known = unsafe { !list_of.is_null() && (*list_of).version == DETAIL_VERSION };
+    // SAFETY: as above, of the version that has these fields.
+    let asked = known.then(|| unsafe { *list_of });
+    let kind = match asked.map(|asked| asked.mode) {
+        Some(0) => Some(Kind::Compute),
+        Some(1 | 2) => Some(Kind::Other),
+        _ => None,
+    };
+    let caller = kind.zip(asked).and_then(|(_, asked)| {
+        // SAFETY: a field of the caller's structure.
+        unsafe { Caller::of(&raw mut (*list_of).count, asked.entries, Layout::Detail) }
+    });
+    list(call, kind.unwrap_or(Kind::Other), device, caller, &mut |own| match (own, asked) {
+        (Some(own), Some(asked)) => {
+            let mut inner = DetailList { count: own.count, entries: own.words.as_mut_ptr().cast(), ..asked };
+            // SAFETY: room for as many entries as the count says.
+            let code = unsafe { real(device, &mut inner) };
+            own.count = inner.count;
+            code
+        }
+        // SAFETY: the caller's own arguments.
+        _ => unsafe { real(device, list_of) },
+    })
 }
 
 /// How an entry is laid out: the pid, at 8 the bytes, at 16 the instances, at 24 the protected bytes.
@@ -98,6 +109,14 @@ enum Layout {
 }
 
 impl Layout {
+    fn of(rest: u32) -> Layout {
+        match rest & !IS_COMPUTE {
+            FIRST => Layout::First,
+            THIRD => Layout::third(),
+            _ => Layout::Second,
+        }
+    }
+
     /// The third version's entries are those of the second, but in some drivers of R530 and R535, which had the protected
     /// bytes in them and no list of details yet.
     fn third() -> Layout {
@@ -190,15 +209,30 @@ impl Own {
     }
 }
 
-/// The course of every list. `real` gets a place for NVML's list, or nothing where the call is to be handed through.
+/// The course of every list. `real` is called once, with a place for NVML's list, or nothing where the call is to be handed
+/// through.
 fn list(
+    call: Call,
     kind: Kind,
     device: Handle,
     caller: Option<Caller>,
-    real: impl FnOnce(Option<&mut Own>) -> c_int,
+    real: &mut dyn FnMut(Option<&mut Own>) -> c_int,
+) -> c_int {
+    let Some(looking) = Looking::enter() else { return real(None) };
+    let code = answered(&looking, kind, device, caller, real);
+    // SAFETY: the call as it was.
+    unsafe { note(call, device.number(), 0, code) };
+    code
+}
+
+fn answered(
+    looking: &Looking,
+    kind: Kind,
+    device: Handle,
+    caller: Option<Caller>,
+    real: &mut dyn FnMut(Option<&mut Own>) -> c_int,
 ) -> c_int {
     let Some(caller) = caller else { return real(None) };
-    let Some(looking) = Looking::enter() else { return real(None) };
     let mut prepared = None;
     looking.quietly(|| prepared = ours(device).map(|ours| (ours, Own::of(&caller))));
     let Some((ours, mut own)) = prepared else { return real(None) };

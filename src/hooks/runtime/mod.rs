@@ -24,6 +24,7 @@ use std::ffi::CStr;
 use table::{CALLS, Node};
 
 pub use crate::tracking::runtimes::MOST_LOADED;
+use crate::tracking::runtimes::note_version;
 pub use bind::closing;
 
 /// In the index of an entry: the entry of one runtime, and not of a version node.
@@ -78,13 +79,14 @@ pub unsafe extern "C" fn enter(
 pub unsafe extern "C" fn leave(index: u32, code: i32, outer: *const Outer) -> i32 {
     let words = cuwarden_arch::thread_words();
     // SAFETY: the thread's own words, and the caller's promise.
-    let is_said = unsafe {
+    let (is_said, number) = unsafe {
+        let number = number_in((*words).via);
         (*words).via = (*outer).via;
         (*words).via_frame = (*outer).frame;
-        (*words).failed != 0
+        ((*words).failed != 0, number)
     };
     if code != 0 && !is_said && error::is_init_failure(code) {
-        failed(index, code);
+        failed(index, code, number);
     }
     code
 }
@@ -95,12 +97,24 @@ pub(super) fn note_failure() {
     unsafe { (*cuwarden_arch::thread_words()).failed = 1 };
 }
 
+/// True while the thread is in a call of a runtime that comes back to [`leave`].
+pub(super) fn is_in_call() -> bool {
+    let words = cuwarden_arch::thread_words();
+    // SAFETY: the thread's own words.
+    unsafe { (*words).via != 0 && (*words).via_frame > cuwarden_arch::stack_pointer() }
+}
+
 /// Where no function of the driver failed there may be no driver, or the runtime did not like what it found.
 #[cold]
 #[inline(never)]
-fn failed(index: u32, code: i32) {
+fn failed(index: u32, code: i32, number: Option<Number>) {
     let Some(call) = CALLS.get((index & 0xff) as usize) else { return };
-    shielded_start(|process| init_failure::init_failure(process, call.name, code, None));
+    shielded_start(|process| {
+        if let Some(version) = number.and_then(instances::version) {
+            let _ = note_version(process.writer.header(), version);
+        }
+        init_failure::init_failure(process, call.name, code, None);
+    });
 }
 
 fn shielded_start(work: impl FnOnce(&'static Process)) {
@@ -125,9 +139,12 @@ fn via(call: usize, number: Option<Number>) -> u64 {
     1 << 32 | number.map_or(0, |Number(number)| u64::from(number) + 1) << 16 | u64::from(api)
 }
 
+fn number_in(via: u64) -> Option<Number> {
+    ((via >> 16 & 0xff) as u8).checked_sub(1).map(Number)
+}
+
 fn place(process: &Process, via: u64) -> u32 {
-    let number = (via >> 16 & 0xff) as u8;
-    let runtime = number.checked_sub(1).map_or(0, |number| runtime_place(process, Number(number)));
+    let runtime = number_in(via).map_or(0, |number| runtime_place(process, number));
     (via as u32 & 0xffff) << 16 | u32::from(runtime) << 8
 }
 
@@ -139,7 +156,7 @@ fn runtime_place(process: &Process, number: Number) -> u8 {
     let mut place = known.load(std::sync::atomic::Ordering::Relaxed);
     if place == 0 {
         place = instances::version(number)
-            .and_then(|version| crate::tracking::runtimes::note_version(process.writer.header(), version))
+            .and_then(|version| note_version(process.writer.header(), version))
             .map_or(NOT_KNOWN, |place| place as u8 + 1);
         known.store(place, std::sync::atomic::Ordering::Relaxed);
     }
