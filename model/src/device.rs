@@ -2,6 +2,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::ledger::atomic::Pair;
+use crate::ledger::cell;
 use crate::ledger::layout::Lanes;
 use crate::ledger::protocol::{self, Book, Me, Not};
 use crate::sync::Lock;
@@ -127,12 +128,8 @@ impl Process {
         taken.is_dead.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         let process = Process::new(device, slot);
         let (book, me) = (&**device, &process.me);
-        let _ = protocol::touch(book, me);
-        protocol::reset_cells(&taken.lanes);
+        protocol::inherit(book, me);
         let owner = book.owner(slot);
-        if protocol::reap(book, me, slot, owner).is_err() {
-            let _ = protocol::touch(book, me);
-        }
         taken.owner.store(owner + 1, Ordering::Release);
         Some(process)
     }
@@ -143,7 +140,7 @@ impl Process {
 
     /// Takes bytes as `Account::reserve` does: what is spare first. False: it was refused.
     pub fn reserve(&self, cell: usize, bytes: u64) -> bool {
-        let fits = protocol::take_spare(&self.lanes().cells[cell], bytes) || self.add(bytes);
+        let fits = cell::take_spare(&self.lanes().cells[cell], bytes) || self.add(bytes);
         if fits {
             self.hold(bytes);
         }
@@ -177,7 +174,7 @@ impl Process {
     /// Gives bytes back as `Account::release` does.
     pub fn release(&self, cell: usize, bytes: u64) {
         self.device.slot(self.me.slot).held.fetch_sub(bytes, Relaxed);
-        if !protocol::give_spare(&self.lanes().cells[cell], bytes) {
+        if !cell::give_spare(&self.lanes().cells[cell], bytes) {
             protocol::sub(&*self.device, &self.me, bytes).expect("giving back cannot fail");
             self.reopen(cell);
         }

@@ -15,7 +15,7 @@
 //!
 //! # Spare bytes
 //! Processes would hand the word's cache line to and fro for every allocation. So what is freed stays charged as
-//! *spare* in one of the process's *cells*, up to [`MOST_SPARE`], and is taken from there again: one exchange on a line
+//! *spare* in one of the process's *cells*, up to [`super::cell::MOST_SPARE`], and is taken from there again: one exchange on a line
 //! that few others use. A cell is *open* or *closed*. Only an open one is changed directly; a closed one by operations
 //! alone. Anybody may close any cell.
 //!
@@ -31,11 +31,10 @@
 //! for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is exchanged with AcqRel: who sees an operation done sees all its steps.
 
 use super::atomic::{AtomicU64, Ordering, Pair, fence};
+use super::cell::{exchange, is_open, next, spare_in};
 use super::layout::{CELLS, Cell, Intent, Lanes};
 use crate::sync::Lock;
 
-/// Bytes that a cell keeps; more is given back to the device.
-pub const MOST_SPARE: u64 = if cfg!(loom) { 8 } else { 4 << 20 };
 /// What is charged stays below this, in bytes.
 const MOST_CHARGED: u64 = if cfg!(loom) { 1 << 16 } else { 1 << 48 };
 /// Cells stay closed for this long after something was refused.
@@ -43,10 +42,6 @@ const CLOSED_FOR_MS: u64 = 100;
 /// An exchange fails only where another succeeded. More often than this in a row, somebody tampers with the memory.
 const MOST_TRIES: u32 = 1 << 20;
 
-const SPARE: u64 = (1 << 23) - 1;
-const OPEN: u64 = 1 << 23;
-const VERSION: u64 = 1 << 24;
-const _: () = assert!(MOST_SPARE <= SPARE);
 const TARGET_OPENS: u64 = 1 << 24;
 const SEQUENCE: u64 = u64::MAX >> 16;
 
@@ -348,56 +343,6 @@ fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
     words.each_ref().map(|word| word.load(Ordering::Relaxed))
 }
 
-#[inline]
-fn is_open(cell: u64) -> bool {
-    cell & OPEN != 0
-}
-
-/// How many bytes a cell says that it has.
-#[inline]
-pub fn spare_in(cell: u64) -> u64 {
-    cell & SPARE
-}
-
-/// What a cell is after `before`. It is never again what it was, until 2^40 changes later.
-#[inline]
-fn next(before: u64, spare: u64, open: bool) -> u64 {
-    let version = before & !(SPARE | OPEN);
-    version.wrapping_add(VERSION) | if open { OPEN } else { 0 } | spare & SPARE
-}
-
-/// AcqRel, as for pairs: who sees a cell sees what came before it.
-#[inline]
-fn exchange(cell: &AtomicU64, before: u64, after: u64) -> Result<u64, u64> {
-    cell.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
-}
-
-/// Takes `bytes` out of a cell, if they are there.
-#[inline]
-pub fn take_spare(Cell(cell): &Cell, bytes: u64) -> bool {
-    change_spare(cell, |spare| spare.checked_sub(bytes))
-}
-
-/// Puts `bytes` into a cell, if there is room.
-#[inline]
-pub fn give_spare(Cell(cell): &Cell, bytes: u64) -> bool {
-    change_spare(cell, |spare| spare.checked_add(bytes).filter(|sum| *sum <= MOST_SPARE))
-}
-
-#[inline]
-fn change_spare(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
-    let mut now = cell.load(Ordering::Acquire);
-    // Who meets others here that often goes the other way.
-    for _ in 0..16 {
-        let Some(after) = change(spare_in(now)).filter(|_| is_open(now)) else { return false };
-        match exchange(cell, now, next(now, after, true)) {
-            Ok(_) => return true,
-            Err(other) => now = other,
-        }
-    }
-    false
-}
-
 /// Takes `bytes` that do not fit at once: whatever is spare or of the dead is taken back first. `is_dead` is asked of
 /// slots that are charged something.
 pub fn add_or_refuse<B: Book>(
@@ -485,9 +430,13 @@ pub fn spare(lanes: &Lanes) -> u64 {
     lanes.cells.iter().map(|Cell(cell)| spare_in(cell.load(Ordering::Acquire))).fold(0, u64::saturating_add)
 }
 
-/// Empties the cells of a slot that its new owner has taken, and whose charge is taken away afterwards by [`reap`] or
-/// [`touch`]: until then others may still plan to take them back, and then that is refused or changes nothing.
-pub fn reset_cells(lanes: &Lanes) {
+/// What a dead owner of the slot of `me` was charged goes, and with it what others were about to do to it. For a new
+/// owner, before it is one: until then [`Book::owner`] is odd, and whoever comes does the same if this stops anywhere.
+pub fn inherit<B: Book>(book: &B, me: &Me) {
+    // Whatever the word names may be the dead owner's.
+    let _ = touch(book, me);
+    let Some(lanes) = book.lanes(me.slot) else { return };
+    // Others may still plan to take the cells back: when the charge is gone, that is refused or changes nothing.
     for Cell(cell) in &lanes.cells {
         let mut now = cell.load(Ordering::Acquire);
         for _ in 0..MOST_TRIES {
@@ -496,5 +445,8 @@ pub fn reset_cells(lanes: &Lanes) {
                 Err(other) => now = other,
             }
         }
+    }
+    if reap(book, me, me.slot, book.owner(me.slot)).is_err() {
+        let _ = touch(book, me);
     }
 }

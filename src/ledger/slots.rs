@@ -365,13 +365,8 @@ fn inherit(map: Map, slot: u16) {
         let who = Who { pid: 0, start_ticks: 0, stack_start: 0, pid_namespace: 0, boot_id: [0; 16] };
         let judged_by = (who, PathBuf::new(), (0, 0));
         let entered = Entered { map, index, device, mine, me, told: 0, judged_by };
-        // Whatever the word names may be the dead owner's.
-        let _ = protocol::touch(&entered, &entered.me);
-        protocol::reset_cells(mine);
+        protocol::inherit(&entered, &entered.me);
         mine.contexts.store(0, Ordering::Relaxed);
-        if protocol::reap(&entered, &entered.me, slot, entered.owner(slot)).is_err() {
-            let _ = protocol::touch(&entered, &entered.me);
-        }
     }
 }
 
