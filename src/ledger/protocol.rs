@@ -168,6 +168,14 @@ pub fn touch<B: Book>(book: &B, me: &Me) -> Result<u64, Not> {
     sub(book, me, 0)
 }
 
+/// To be called after the limit was changed: whatever begins when it has come back is decided under the new one.
+pub fn limit_changed<B: Book>(book: &B, me: &Me) {
+    let _ = touch(book, me);
+    // What a cell has is taken without a look at the limit. One that opens after the touch was decided under the new
+    // limit and above it is charged nothing from then on; one that is closed and empty opens in no other way.
+    close_all(book, me);
+}
+
 /// Takes all that a slot is charged away, if it is still that of `owner`, who must be dead, or be `me` before its first
 /// charge.
 pub fn reap<B: Book>(book: &B, me: &Me, slot: u16, owner: u64) -> Result<u64, Not> {

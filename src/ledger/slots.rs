@@ -13,7 +13,7 @@ use crate::record::mapping::{reserve_blocks, status_of};
 use crate::sync::Lock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, fence};
 
 /// The ledger of a directory, with a slot of this process in it.
 pub struct Ledger {
@@ -96,7 +96,7 @@ impl Ledger {
         }
         let (outcome, changed) = limit::tell(&entered.device.limit, told, || !entered.others_live());
         if changed {
-            entered.touch();
+            protocol::limit_changed(&entered, &entered.me);
         }
         Ok((entered, outcome))
     }
@@ -118,6 +118,8 @@ impl Ledger {
     pub fn set_default_limit(&self, bytes: Option<u64>) {
         let word = bytes.map_or(0, |bytes| Limit::Operators(bytes).word());
         self.map.header().default_limit.store(word, Ordering::Release);
+        // Pairs with the exchange that makes a device's entry: it is found afterwards, or finds this.
+        fence(Ordering::SeqCst);
     }
 
     /// Takes the operator's limit of a device back. `told`: what its processes were told, in bytes, 0 = nothing: that
@@ -131,7 +133,7 @@ impl Ledger {
         let entered = self.lanes_on(index)?;
         // Release pairs with the Acquire in `limit::of`.
         entered.device.limit.store(limit.word(), Ordering::Release);
-        entered.touch();
+        protocol::limit_changed(&entered, &entered.me);
         Ok(())
     }
 
@@ -235,13 +237,8 @@ impl Entered {
             .compare_exchange(now, limit.word(), Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if taken {
-            self.touch();
+            protocol::limit_changed(self, &self.me);
         }
-    }
-
-    /// What was decided under another limit is decided anew.
-    fn touch(&self) {
-        let _ = protocol::touch(self, &self.me);
     }
 }
 
