@@ -117,7 +117,7 @@ pub struct Process {
 impl Process {
     /// The first owner of a slot.
     pub fn new(device: &Arc<Device>, slot: u16) -> Process {
-        Process { device: device.clone(), me: Me { slot, writing: Lock::default() } }
+        Process { device: device.clone(), me: Me { slot, writing: Arc::new(Lock::default()) } }
     }
 
     /// Takes the slot of a dead owner over, if nobody else does. As `slots::try_claim` and `inherit`, which are bound to a

@@ -34,6 +34,7 @@ use super::atomic::{AtomicU64, Ordering, Pair, fence};
 use super::cell::{exchange, is_open, next, spare_in};
 use super::layout::{CELLS, Cell, Intent, Lanes};
 use crate::sync::Lock;
+use std::sync::Arc;
 
 /// What is charged stays below this, in bytes.
 const MOST_CHARGED: u64 = if cfg!(loom) { 1 << 16 } else { 1 << 48 };
@@ -63,12 +64,12 @@ pub trait Book {
     fn slots(&self) -> impl Iterator<Item = u16>;
 }
 
-/// A process's right to write intents.
+/// A process's right to write intents on a device.
 pub struct Me {
     /// Its slot.
     pub slot: u16,
-    /// Among its threads.
-    pub writing: Lock<()>,
+    /// Among its threads: every `Me` of the same slot and device has the same one.
+    pub writing: Arc<Lock<()>>,
 }
 
 /// What the word says.

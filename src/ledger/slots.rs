@@ -13,6 +13,7 @@ use crate::record::mapping::{reserve_blocks, status_of};
 use crate::sync::Lock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, fence};
 
 /// The ledger of a directory, with a slot of this process in it.
@@ -22,6 +23,8 @@ pub struct Ledger {
     who: Who,
     path: PathBuf,
     id: (u64, u64),
+    /// For the right to write intents, one a device: whatever enters one again is the same author.
+    writing: [Arc<Lock<()>>; layout::DEVICES],
     /// Where the slot's lock lives on it.
     _descriptor: Option<OwnedFd>,
 }
@@ -74,7 +77,8 @@ impl Ledger {
         }
         drop(file);
         let descriptor = keep_lock(map, &path, id, slot)?;
-        Ok(Ledger { map, slot, who, path, id, _descriptor: descriptor })
+        let writing = std::array::from_fn(|_| Arc::default());
+        Ok(Ledger { map, slot, who, path, id, writing, _descriptor: descriptor })
     }
 
     /// Takes part on a device. `told`: the limit that this process was told, in bytes, 0 = none.
@@ -170,7 +174,7 @@ impl Ledger {
             }
         }
         let mine = self.map.lanes(index, self.slot).ok_or(Unusable::Full)?;
-        let me = Me { slot: self.slot, writing: Lock::default() };
+        let me = Me { slot: self.slot, writing: self.writing.get(index).ok_or(Unusable::Full)?.clone() };
         let judged_by = (self.who, self.path.clone(), self.id);
         Ok(Entered { map: self.map, index, device, mine, me, told: 0, judged_by })
     }
@@ -358,7 +362,8 @@ fn try_claim(map: Map, file: &OwnedFd, slot: u16, judge: &mut Judge) -> Result<b
 fn inherit(map: Map, slot: u16) {
     for (index, device) in map.devices() {
         let Some(mine) = map.lanes(index, slot) else { continue };
-        let me = Me { slot, writing: Lock::default() };
+        // Nobody else writes there: an owner comes after this.
+        let me = Me { slot, writing: Arc::default() };
         let who = Who { pid: 0, start_ticks: 0, stack_start: 0, pid_namespace: 0, boot_id: [0; 16] };
         let judged_by = (who, PathBuf::new(), (0, 0));
         let entered = Entered { map, index, device, mine, me, told: 0, judged_by };
