@@ -31,6 +31,7 @@ struct Slot {
     lanes: Lanes,
     owner: AtomicU64,
     is_dead: AtomicU64,
+    is_claimed: Plain,
     held: Plain,
 }
 
@@ -124,13 +125,18 @@ impl Process {
     /// file and cannot be compiled here.
     pub fn claim(device: &Arc<Device>, slot: u16) -> Option<Process> {
         let taken = device.slot(slot);
-        // The lock of the slot.
-        taken.is_dead.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        // The lock for claiming.
+        if !device.is_dead(slot) || taken.is_claimed.swap(1, Relaxed) == 1 {
+            return None;
+        }
+        taken.owner.store(device.owner(slot) | 1, Ordering::Release);
+        // The lock of the slot: from here on somebody lives.
+        taken.is_dead.store(0, Ordering::Release);
         let process = Process::new(device, slot);
         let (book, me) = (&**device, &process.me);
         protocol::inherit(book, me);
-        let owner = book.owner(slot);
-        taken.owner.store(owner + 1, Ordering::Release);
+        taken.owner.store(book.owner(slot) + 1, Ordering::Release);
+        taken.is_claimed.store(0, Relaxed);
         Some(process)
     }
 
@@ -188,6 +194,12 @@ impl Process {
     /// Gives back what is spare.
     pub fn drain(&self) {
         protocol::drain_own(&*self.device, &self.me);
+    }
+
+    /// Takes away what the dead were charged.
+    pub fn reap(&self) {
+        let device = &*self.device;
+        protocol::reap_dead(device, &self.me, &mut |slot| device.is_dead(slot));
     }
 
     /// For the beginning: holds something, and has something spare in one open cell.

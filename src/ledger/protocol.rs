@@ -58,7 +58,8 @@ pub trait Book {
     fn now_ms(&self) -> u64;
     /// What a slot has; `None` for a number that is none, or of one without lanes.
     fn lanes(&self, slot: u16) -> Option<&Lanes>;
-    /// Who has a slot: another number for every owner. A new owner changes it before it is charged anything.
+    /// Who has a slot: another number for every owner. Odd: nobody has, what is charged is a dead one's; this comes
+    /// before anybody can look like its owner, and ends before he is charged anything.
     fn owner(&self, slot: u16) -> u64;
     /// Slots that have lanes.
     fn slots(&self) -> impl Iterator<Item = u16>;
@@ -396,14 +397,20 @@ pub fn close_all<B: Book>(book: &B, me: &Me) -> bool {
     any
 }
 
-/// Takes the charges of the dead away; true when there was one.
+/// Takes the charges of the dead away; true when there was one, or somebody became a slot's owner meanwhile.
 pub fn reap_dead<B: Book>(book: &B, me: &Me, is_dead: &mut impl FnMut(u16) -> bool) -> bool {
     let mut any = false;
     for slot in book.slots().filter(|slot| *slot != me.slot) {
         // Before the judgement, which is about this one.
         let owner = book.owner(slot);
-        let charged = book.lanes(slot).is_some_and(|lanes| lanes.charged.load()[0] != 0);
-        any |= charged && is_dead(slot) && reap(book, me, slot, owner).is_ok();
+        if book.lanes(slot).is_none_or(|lanes| lanes.charged.load()[0] == 0) {
+            continue;
+        }
+        // Whoever claims it may be stopped, and has the lock that says that somebody lives.
+        let nobodys = owner % 2 == 1;
+        let reaped = (nobodys || is_dead(slot)) && reap(book, me, slot, owner).is_ok();
+        // Another owner after it: it was not about him.
+        any |= reaped || book.owner(slot) != owner;
     }
     any
 }
