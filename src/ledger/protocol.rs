@@ -15,9 +15,9 @@
 //!
 //! # Spare bytes
 //! Processes would hand the word's cache line to and fro for every allocation. So what is freed stays charged as
-//! *spare* in one of the process's *cells*, up to [`super::cell::MOST_SPARE`], and is taken from there again: one exchange on a line
-//! that few others use. A cell is *open* or *closed*. Only an open one is changed directly; a closed one by operations
-//! alone. Anybody may close any cell.
+//! *spare* in one of the process's *cells*, up to [`super::cell::MOST_SPARE`], and is taken from there again: one
+//! exchange on a line that few others use. A cell is *open* or *closed*. Only an open one is changed directly; a
+//! closed one by operations alone. Anybody may close any cell.
 //!
 //! A request that does not fit closes all cells of the device, takes their spare bytes back (an operation on the slot
 //! that has them), removes the charges of the dead, and reads the word again. If nothing was left to take back, no cell
@@ -27,8 +27,9 @@
 //!
 //! # Orderings
 //! Exchanges of pairs are full barriers and their loads Acquire. An intent is a seqlock: `sequence` is stored with
-//! Release after the fields and loaded with Acquire before them; the fences in `write` and `read` pair with each other
-//! for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is exchanged with AcqRel: who sees an operation done sees all its steps.
+//! Release after the fields and loaded with Acquire before them; the fences in `write` and `read` pair with each
+//! other for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is
+//! exchanged with AcqRel: who sees an operation done sees all its steps.
 
 use super::atomic::{AtomicU64, Ordering, Pair, fence};
 use super::cell::{exchange, is_open, next, spare_in};

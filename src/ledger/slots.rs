@@ -92,7 +92,8 @@ impl Ledger {
         })?;
         let mut entered = self.lanes_on(index)?;
         entered.told = told;
-        // Acquire pairs with the Release in `set_default_limit`. Nothing else is ever written there, and must not take the place of what others were told.
+        // Acquire pairs with the Release in `set_default_limit`. Nothing else is ever written there, and must not
+        // take the place of what others were told.
         if let operators @ Limit::Operators(_) =
             Limit::of(self.map.header().default_limit.load(Ordering::Acquire))
         {
