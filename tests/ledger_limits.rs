@@ -207,6 +207,19 @@ fn the_command_can_go_below_what_is_used() {
     one.could_get(LARGE);
 }
 
+/// What it freed is kept at hand for it, and is asked for no limit: not by what it asks for after the command.
+#[test]
+fn the_command_reaches_what_is_kept_at_hand() {
+    let stage = Stage::limited(&LARGE.to_string());
+    let mut one = stage.holder(LARGE / 4);
+    (0..4).for_each(|_| one.gets(MIB));
+    (0..4).for_each(|_| one.ok("free"));
+    stage.set_limit(&["8m"]).succeeded();
+    one.is_refused(1);
+    one.is_refused(MIB);
+    assert_eq!(stage.figure(0, "allocated"), LARGE / 4);
+}
+
 #[test]
 fn the_command_is_for_the_device_that_it_names() {
     let stage = Stage::limited(&LARGE.to_string());

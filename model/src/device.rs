@@ -2,6 +2,7 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::ledger::atomic::Pair;
+use crate::ledger::cell;
 use crate::ledger::layout::Lanes;
 use crate::ledger::protocol::{self, Book, Me, Not};
 use crate::sync::Lock;
@@ -30,6 +31,7 @@ struct Slot {
     lanes: Lanes,
     owner: AtomicU64,
     is_dead: AtomicU64,
+    is_claimed: Plain,
     held: Plain,
 }
 
@@ -116,24 +118,25 @@ pub struct Process {
 impl Process {
     /// The first owner of a slot.
     pub fn new(device: &Arc<Device>, slot: u16) -> Process {
-        Process { device: device.clone(), me: Me { slot, writing: Lock::default() } }
+        Process { device: device.clone(), me: Me { slot, writing: Arc::new(Lock::default()) } }
     }
 
     /// Takes the slot of a dead owner over, if nobody else does. As `slots::try_claim` and `inherit`, which are bound to a
     /// file and cannot be compiled here.
     pub fn claim(device: &Arc<Device>, slot: u16) -> Option<Process> {
         let taken = device.slot(slot);
-        // The lock of the slot.
-        taken.is_dead.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        // The lock for claiming.
+        if !device.is_dead(slot) || taken.is_claimed.swap(1, Relaxed) == 1 {
+            return None;
+        }
+        taken.owner.store(device.owner(slot) | 1, Ordering::Release);
+        // The lock of the slot: from here on somebody lives.
+        taken.is_dead.store(0, Ordering::Release);
         let process = Process::new(device, slot);
         let (book, me) = (&**device, &process.me);
-        let _ = protocol::touch(book, me);
-        protocol::reset_cells(&taken.lanes);
-        let owner = book.owner(slot);
-        if protocol::reap(book, me, slot, owner).is_err() {
-            let _ = protocol::touch(book, me);
-        }
-        taken.owner.store(owner + 1, Ordering::Release);
+        protocol::inherit(book, me);
+        taken.owner.store(book.owner(slot) + 1, Ordering::Release);
+        taken.is_claimed.store(0, Relaxed);
         Some(process)
     }
 
@@ -143,7 +146,7 @@ impl Process {
 
     /// Takes bytes as `Account::reserve` does: what is spare first. False: it was refused.
     pub fn reserve(&self, cell: usize, bytes: u64) -> bool {
-        let fits = protocol::take_spare(&self.lanes().cells[cell], bytes) || self.add(bytes);
+        let fits = cell::take_spare(&self.lanes().cells[cell], bytes) || self.add(bytes);
         if fits {
             self.hold(bytes);
         }
@@ -177,7 +180,7 @@ impl Process {
     /// Gives bytes back as `Account::release` does.
     pub fn release(&self, cell: usize, bytes: u64) {
         self.device.slot(self.me.slot).held.fetch_sub(bytes, Relaxed);
-        if !protocol::give_spare(&self.lanes().cells[cell], bytes) {
+        if !cell::give_spare(&self.lanes().cells[cell], bytes) {
             protocol::sub(&*self.device, &self.me, bytes).expect("giving back cannot fail");
             self.reopen(cell);
         }
@@ -191,6 +194,12 @@ impl Process {
     /// Gives back what is spare.
     pub fn drain(&self) {
         protocol::drain_own(&*self.device, &self.me);
+    }
+
+    /// Takes away what the dead were charged.
+    pub fn reap(&self) {
+        let device = &*self.device;
+        protocol::reap_dead(device, &self.me, &mut |slot| device.is_dead(slot));
     }
 
     /// For the beginning: holds something, and has something spare in one open cell.

@@ -2,6 +2,8 @@
 
 #[path = "../../src/ledger/atomic.rs"]
 pub mod atomic;
+#[path = "../../src/ledger/cell.rs"]
+pub mod cell;
 #[path = "../../src/ledger/layout.rs"]
 pub mod layout;
 #[path = "../../src/ledger/protocol.rs"]

@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use cuwarden_model::device::{Device, Process};
-use cuwarden_model::ledger::protocol::{sum, touch};
+use cuwarden_model::ledger::protocol::{limit_changed, sum};
 use cuwarden_model::{Bounds, explore};
 use loom::thread;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn changed(device: &Arc<Device>, operator: Process, to: u64) -> (thread::JoinHan
     let (device, back) = (device.clone(), is_back.clone());
     let thread = thread::spawn(move || {
         device.set_limit(to);
-        touch(&*device, &operator.me).unwrap();
+        limit_changed(&*device, &operator.me);
         back.store(true, Ordering::Relaxed);
         sum(&*device).0
     });
@@ -38,6 +38,25 @@ fn lowered() {
         let then = thread.join().unwrap();
         assert!(sum(&*device).0 <= then.max(5), "passed the new limit with what was decided by the old one");
         ask(&two);
+        one.audit();
+    });
+}
+
+/// What is spare is taken without a look at the limit, and moves while that is lowered.
+#[test]
+fn lowered_beside_what_is_spare() {
+    explore(Bounds { strong: 3, weak: 1 }, || {
+        let device = Device::new(2, 16, false);
+        let one = Process::new(&device, 0).with(4, 0, 3);
+        let operator = Process::new(&device, 1);
+        let (thread, is_back) = changed(&device, operator, 3);
+        one.drain();
+        one.release(0, 1);
+        let is_later = is_back.load(Ordering::Relaxed);
+        let fits = one.reserve(0, 1);
+        assert!(!fits || !is_later, "passed the new limit");
+        thread.join().unwrap();
+        assert!(!one.reserve(0, 1), "passed the new limit");
         one.audit();
     });
 }

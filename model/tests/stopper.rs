@@ -65,7 +65,17 @@ fn drains_and_opens(process: &Process) {
 /// Takes the dead one's slot over, and dies of it too.
 #[test]
 fn claiming_dead() {
-    stop_everywhere(Bounds { strong: 2, weak: 0 }, |most| {
+    claiming(true);
+}
+
+/// As above, but it lives and never goes on: what the dead one held is in nobody's way.
+#[test]
+fn claiming_alive() {
+    claiming(false);
+}
+
+fn claiming(dies: bool) {
+    stop_everywhere(Bounds { strong: 2, weak: 0 }, move |most| {
         let device = Device::new(3, LIMIT, false);
         let other = Process::new(&device, 1).with(0, 0, 4);
         let _ = Process::new(&device, 2).with(3, 0, 2);
@@ -77,14 +87,21 @@ fn claiming_dead() {
                     let new = Process::claim(&device, 2).expect("nobody else wants it");
                     assert!(new.reserve(0, 2));
                 });
-                device.bury(2);
+                if dies {
+                    device.bury(2);
+                }
                 !is_done
             })
         };
-        assert!(other.reserve(0, 8), "3 of 16 are held at most");
-        other.release(0, 8);
+        assert!(other.reserve(0, LIMIT - 2), "2 of 16 are held at most");
+        other.release(0, LIMIT - 2);
         let is_stopped = thread.join().unwrap();
-        other.take_the_rest();
+        if dies {
+            other.take_the_rest();
+        } else {
+            other.reap();
+            other.take_the_rest_beside(2, 2);
+        }
         is_stopped
     });
 }

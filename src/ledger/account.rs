@@ -1,5 +1,6 @@
 //! What a process does with one device's account.
 
+use super::cell::{give_spare, spare_in, take_spare};
 use super::layout::{CELLS, Cell};
 use super::protocol::{self, Book, Denied, Not};
 use super::slots::Entered;
@@ -41,7 +42,7 @@ impl Account<'_> {
     #[inline]
     pub fn reserve(&self, bytes: u64) -> Result<Reserved, Denied> {
         // Relaxed: the peak orders nothing. While no more is charged than was ever held, spare bytes make no new peak.
-        if self.charged() <= self.peak.load(Ordering::Relaxed) && protocol::take_spare(self.cell(), bytes) {
+        if self.charged() <= self.peak.load(Ordering::Relaxed) && take_spare(self.cell(), bytes) {
             return Ok(Reserved::NOTHING);
         }
         self.reserve_shared(bytes)
@@ -50,7 +51,7 @@ impl Account<'_> {
     /// Gives `bytes` back.
     #[inline]
     pub fn release(&self, bytes: u64) {
-        if bytes != 0 && !protocol::give_spare(self.cell(), bytes) {
+        if bytes != 0 && !give_spare(self.cell(), bytes) {
             self.release_shared(bytes);
         }
     }
@@ -114,7 +115,7 @@ impl Account<'_> {
             seen = again;
         }
         let ([charged, _], cells) = seen;
-        let spare = cells.iter().map(|cell| protocol::spare_in(*cell)).fold(0, u64::saturating_add);
+        let spare = cells.iter().map(|cell| spare_in(*cell)).fold(0, u64::saturating_add);
         charged.saturating_sub(spare).saturating_sub(self.contexts())
     }
 

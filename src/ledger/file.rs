@@ -123,7 +123,7 @@ impl Map {
     /// What a slot has on a device, if it has anything there: otherwise no blocks may be behind it.
     #[inline]
     pub fn lanes(self, device: usize, slot: u16) -> Option<&'static Lanes> {
-        // Acquire pairs with the Release of `Ledger::enter`: the blocks are there.
+        // Acquire pairs with the Release of `Ledger::lanes_on`: the blocks are there.
         let entered = self.slot(slot)?.devices.load(Ordering::Acquire);
         if device >= layout::DEVICES || entered >> device & 1 == 0 {
             return None;

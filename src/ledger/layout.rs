@@ -61,7 +61,7 @@ pub struct Device {
     pub word: Word,
     /// See [`super::limit`].
     pub limit: AtomicU64,
-    /// When the cells were last closed to refuse something, in ms of CLOCK_BOOTTIME.
+    /// When the cells were last closed to refuse something, in ms of CLOCK_REALTIME_COARSE.
     pub closed_ms: AtomicU64,
     /// The highest that was charged at a time, in bytes, as far as processes looked.
     pub peak: AtomicU64,
@@ -75,7 +75,7 @@ pub struct Word(pub Pair);
 /// A process.
 #[repr(C, align(128))]
 pub struct Slot {
-    /// Odd while the rest is written; 0 = never used.
+    /// Odd from when somebody claims it to when he has written the rest and may be charged; 0 = never used.
     pub generation: AtomicU64,
     /// Bit n: the process has lanes on device n.
     pub devices: AtomicU64,

@@ -10,7 +10,7 @@
 //! ([`Hold::Descriptor`]). Somebody may close it, so within a pid namespace its absence proves nothing.
 
 use super::file::{self, Map};
-use super::layout::Slot;
+use super::layout::{SLOTS, Slot};
 use crate::record::identity::{boot_id, pid_namespace};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ impl Who {
     }
 
     /// Writes it into a slot that is ours.
-    pub fn store(&self, slot: &Slot, since_ns: u64) {
+    pub fn store(&self, slot: &Slot, hold: Hold, since_ns: u64) {
         let generation = slot.generation.load(Ordering::Relaxed) | 1;
         slot.generation.store(generation, Ordering::Relaxed);
         // Pairs with the fence in `of`: who reads one of these fields finds the odd number or a later one.
@@ -85,9 +85,9 @@ impl Who {
         slot.stack_start.store(self.stack_start, Ordering::Relaxed);
         slot.pid_namespace.store(self.pid_namespace, Ordering::Relaxed);
         slot.since_ns.store(since_ns, Ordering::Relaxed);
-        slot.hold.store(Hold::Descriptor as u32, Ordering::Relaxed);
+        slot.hold.store(hold as u32, Ordering::Relaxed);
         slot.boot_id.iter().zip(self.boot_id).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
-        // Release pairs with the Acquire in `of`.
+        // Release pairs with the Acquire in `of`, and with that in `Entered::owner`: whatever we are charged comes later.
         slot.generation.store(generation.wrapping_add(1), Ordering::Release);
     }
 
@@ -183,8 +183,7 @@ impl Judge {
     pub fn is_dead(&mut self, map: Map, slot: u16) -> bool {
         let Some(entry) = map.slot(slot) else { return false };
         let Some((who, hold)) = Who::of(entry) else {
-            // Whoever writes it has the lock. Without it he died before he was charged anything, and what is charged
-            // is from before him.
+            // Whoever writes it has the lock. What is charged is from before him, see `protocol::reap_dead`.
             return self.lock(slot) == LockState::Free;
         };
         if self.me.is_of_other_boot(&who) {
@@ -269,6 +268,14 @@ const SMALLEST_PROGRAM: u64 = 64 << 10;
 
 /// Beyond the end of every ledger.
 const LOCKS_AT: i64 = 1 << 40;
+
+/// The lock of those who want to become a slot's owner. With it alone is the number of its owner changed, and the slot's own
+/// lock taken while that number is odd: so who has the slot's lock is the one that the slot names, or the slot names nobody.
+pub fn claiming(slot: u16) -> u16 {
+    slot | SLOTS as u16
+}
+
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS < 1 << 16);
 
 /// Takes a slot's lock for an open file description, if nobody has it. False: somebody has.
 pub fn lock(file: &OwnedFd, slot: u16) -> std::io::Result<bool> {

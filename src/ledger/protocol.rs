@@ -15,9 +15,9 @@
 //!
 //! # Spare bytes
 //! Processes would hand the word's cache line to and fro for every allocation. So what is freed stays charged as
-//! *spare* in one of the process's *cells*, up to [`MOST_SPARE`], and is taken from there again: one exchange on a line
-//! that few others use. A cell is *open* or *closed*. Only an open one is changed directly; a closed one by operations
-//! alone. Anybody may close any cell.
+//! *spare* in one of the process's *cells*, up to [`super::cell::MOST_SPARE`], and is taken from there again: one
+//! exchange on a line that few others use. A cell is *open* or *closed*. Only an open one is changed directly; a
+//! closed one by operations alone. Anybody may close any cell.
 //!
 //! A request that does not fit closes all cells of the device, takes their spare bytes back (an operation on the slot
 //! that has them), removes the charges of the dead, and reads the word again. If nothing was left to take back, no cell
@@ -27,15 +27,16 @@
 //!
 //! # Orderings
 //! Exchanges of pairs are full barriers and their loads Acquire. An intent is a seqlock: `sequence` is stored with
-//! Release after the fields and loaded with Acquire before them; the fences in `write` and `read` pair with each other
-//! for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is exchanged with AcqRel: who sees an operation done sees all its steps.
+//! Release after the fields and loaded with Acquire before them; the fences in `write` and `read` pair with each
+//! other for the other end. Who finds an intent overwritten synchronises with its author likewise. `done` is
+//! exchanged with AcqRel: who sees an operation done sees all its steps.
 
 use super::atomic::{AtomicU64, Ordering, Pair, fence};
+use super::cell::{exchange, is_open, next, spare_in};
 use super::layout::{CELLS, Cell, Intent, Lanes};
 use crate::sync::Lock;
+use std::sync::Arc;
 
-/// Bytes that a cell keeps; more is given back to the device.
-pub const MOST_SPARE: u64 = if cfg!(loom) { 8 } else { 4 << 20 };
 /// What is charged stays below this, in bytes.
 const MOST_CHARGED: u64 = if cfg!(loom) { 1 << 16 } else { 1 << 48 };
 /// Cells stay closed for this long after something was refused.
@@ -43,10 +44,6 @@ const CLOSED_FOR_MS: u64 = 100;
 /// An exchange fails only where another succeeded. More often than this in a row, somebody tampers with the memory.
 const MOST_TRIES: u32 = 1 << 20;
 
-const SPARE: u64 = (1 << 23) - 1;
-const OPEN: u64 = 1 << 23;
-const VERSION: u64 = 1 << 24;
-const _: () = assert!(MOST_SPARE <= SPARE);
 const TARGET_OPENS: u64 = 1 << 24;
 const SEQUENCE: u64 = u64::MAX >> 16;
 
@@ -62,18 +59,19 @@ pub trait Book {
     fn now_ms(&self) -> u64;
     /// What a slot has; `None` for a number that is none, or of one without lanes.
     fn lanes(&self, slot: u16) -> Option<&Lanes>;
-    /// Who has a slot: another number for every owner. A new owner changes it before it is charged anything.
+    /// Who has a slot: another number for every owner. Odd: nobody has, what is charged is a dead one's; this comes
+    /// before anybody can look like its owner, and ends before he is charged anything.
     fn owner(&self, slot: u16) -> u64;
     /// Slots that have lanes.
     fn slots(&self) -> impl Iterator<Item = u16>;
 }
 
-/// A process's right to write intents.
+/// A process's right to write intents on a device.
 pub struct Me {
     /// Its slot.
     pub slot: u16,
-    /// Among its threads.
-    pub writing: Lock<()>,
+    /// Among its threads: every `Me` of the same slot and device has the same one.
+    pub writing: Arc<Lock<()>>,
 }
 
 /// What the word says.
@@ -171,6 +169,14 @@ pub fn sub<B: Book>(book: &B, me: &Me, bytes: u64) -> Result<u64, Not> {
 /// Changes nothing but the word: whatever others planned before is planned anew.
 pub fn touch<B: Book>(book: &B, me: &Me) -> Result<u64, Not> {
     sub(book, me, 0)
+}
+
+/// To be called after the limit was changed: whatever begins when it has come back is decided under the new one.
+pub fn limit_changed<B: Book>(book: &B, me: &Me) {
+    let _ = touch(book, me);
+    // What a cell has is taken without a look at the limit. One that opens after the touch was decided under the new
+    // limit and above it is charged nothing from then on; one that is closed and empty opens in no other way.
+    close_all(book, me);
 }
 
 /// Takes all that a slot is charged away, if it is still that of `owner`, who must be dead, or be `me` before its first
@@ -348,56 +354,6 @@ fn load_pair(words: &[AtomicU64; 2]) -> [u64; 2] {
     words.each_ref().map(|word| word.load(Ordering::Relaxed))
 }
 
-#[inline]
-fn is_open(cell: u64) -> bool {
-    cell & OPEN != 0
-}
-
-/// How many bytes a cell says that it has.
-#[inline]
-pub fn spare_in(cell: u64) -> u64 {
-    cell & SPARE
-}
-
-/// What a cell is after `before`. It is never again what it was, until 2^40 changes later.
-#[inline]
-fn next(before: u64, spare: u64, open: bool) -> u64 {
-    let version = before & !(SPARE | OPEN);
-    version.wrapping_add(VERSION) | if open { OPEN } else { 0 } | spare & SPARE
-}
-
-/// AcqRel, as for pairs: who sees a cell sees what came before it.
-#[inline]
-fn exchange(cell: &AtomicU64, before: u64, after: u64) -> Result<u64, u64> {
-    cell.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
-}
-
-/// Takes `bytes` out of a cell, if they are there.
-#[inline]
-pub fn take_spare(Cell(cell): &Cell, bytes: u64) -> bool {
-    change_spare(cell, |spare| spare.checked_sub(bytes))
-}
-
-/// Puts `bytes` into a cell, if there is room.
-#[inline]
-pub fn give_spare(Cell(cell): &Cell, bytes: u64) -> bool {
-    change_spare(cell, |spare| spare.checked_add(bytes).filter(|sum| *sum <= MOST_SPARE))
-}
-
-#[inline]
-fn change_spare(cell: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
-    let mut now = cell.load(Ordering::Acquire);
-    // Who meets others here that often goes the other way.
-    for _ in 0..16 {
-        let Some(after) = change(spare_in(now)).filter(|_| is_open(now)) else { return false };
-        match exchange(cell, now, next(now, after, true)) {
-            Ok(_) => return true,
-            Err(other) => now = other,
-        }
-    }
-    false
-}
-
 /// Takes `bytes` that do not fit at once: whatever is spare or of the dead is taken back first. `is_dead` is asked of
 /// slots that are charged something.
 pub fn add_or_refuse<B: Book>(
@@ -442,14 +398,20 @@ pub fn close_all<B: Book>(book: &B, me: &Me) -> bool {
     any
 }
 
-/// Takes the charges of the dead away; true when there was one.
+/// Takes the charges of the dead away; true when there was one, or somebody became a slot's owner meanwhile.
 pub fn reap_dead<B: Book>(book: &B, me: &Me, is_dead: &mut impl FnMut(u16) -> bool) -> bool {
     let mut any = false;
     for slot in book.slots().filter(|slot| *slot != me.slot) {
         // Before the judgement, which is about this one.
         let owner = book.owner(slot);
-        let charged = book.lanes(slot).is_some_and(|lanes| lanes.charged.load()[0] != 0);
-        any |= charged && is_dead(slot) && reap(book, me, slot, owner).is_ok();
+        if book.lanes(slot).is_none_or(|lanes| lanes.charged.load()[0] == 0) {
+            continue;
+        }
+        // Whoever claims it may be stopped, and has the lock that says that somebody lives.
+        let nobodys = owner % 2 == 1;
+        let reaped = (nobodys || is_dead(slot)) && reap(book, me, slot, owner).is_ok();
+        // Another owner after it: it was not about him.
+        any |= reaped || book.owner(slot) != owner;
     }
     any
 }
@@ -485,9 +447,13 @@ pub fn spare(lanes: &Lanes) -> u64 {
     lanes.cells.iter().map(|Cell(cell)| spare_in(cell.load(Ordering::Acquire))).fold(0, u64::saturating_add)
 }
 
-/// Empties the cells of a slot that its new owner has taken, and whose charge is taken away afterwards by [`reap`] or
-/// [`touch`]: until then others may still plan to take them back, and then that is refused or changes nothing.
-pub fn reset_cells(lanes: &Lanes) {
+/// What a dead owner of the slot of `me` was charged goes, and with it what others were about to do to it. For a new
+/// owner, before it is one: until then [`Book::owner`] is odd, and whoever comes does the same if this stops anywhere.
+pub fn inherit<B: Book>(book: &B, me: &Me) {
+    // Whatever the word names may be the dead owner's.
+    let _ = touch(book, me);
+    let Some(lanes) = book.lanes(me.slot) else { return };
+    // Others may still plan to take the cells back: when the charge is gone, that is refused or changes nothing.
     for Cell(cell) in &lanes.cells {
         let mut now = cell.load(Ordering::Acquire);
         for _ in 0..MOST_TRIES {
@@ -496,5 +462,8 @@ pub fn reset_cells(lanes: &Lanes) {
                 Err(other) => now = other,
             }
         }
+    }
+    if reap(book, me, me.slot, book.owner(me.slot)).is_err() {
+        let _ = touch(book, me);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::atomic::{AtomicU64, Ordering, Pair};
 use super::file::{self, Map, Opened, Unusable, lanes_at};
-use super::layout::{self, Device, Lanes, SLOTS};
+use super::layout::{self, Device, Lanes, SLOTS, Slot};
 use super::limit::{self, Limit, Outcome};
-use super::liveness::{Hold, Judge, Who, is_locked, lock, unlock};
+use super::liveness::{Hold, Judge, Who, claiming, is_locked, lock, unlock};
 use super::protocol::{self, Book, Me};
 use super::view::{Holder, view_of};
 use crate::event::cancel::Undisturbed;
@@ -13,7 +13,8 @@ use crate::record::mapping::{reserve_blocks, status_of};
 use crate::sync::Lock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, fence};
 
 /// The ledger of a directory, with a slot of this process in it.
 pub struct Ledger {
@@ -22,6 +23,8 @@ pub struct Ledger {
     who: Who,
     path: PathBuf,
     id: (u64, u64),
+    /// For the right to write intents, one a device: whatever enters one again is the same author.
+    writing: [Arc<Lock<()>>; layout::DEVICES],
     /// Where the slot's lock lives on it.
     _descriptor: Option<OwnedFd>,
 }
@@ -68,13 +71,14 @@ impl Ledger {
         let Opened { file, id } = opened;
         close_inherited(id);
         let who = Who::this_process();
-        let slot = claim(map, &file, &mut Judge::new(who, path.clone(), id))?;
-        if let Some(entry) = map.slot(slot) {
-            who.store(entry, realtime_ns());
-        }
+        // Another description: what the mapping keeps can only have the lock that is to stay.
+        let claims = file::open(&path, true)?.filter(|opened| opened.id == id);
+        let claims = claims.ok_or_else(|| Unusable::Wrong("it was replaced just now".to_owned()))?.file;
+        let slot = claim(map, &file, &claims, &mut Judge::new(who, path.clone(), id))?;
         drop(file);
-        let descriptor = keep_lock(map, &path, id, slot)?;
-        Ok(Ledger { map, slot, who, path, id, _descriptor: descriptor })
+        let descriptor = keep_lock(claims, map.slot(slot).ok_or(Unusable::Full)?, slot, &who)?;
+        let writing = std::array::from_fn(|_| Arc::default());
+        Ok(Ledger { map, slot, who, path, id, writing, _descriptor: descriptor })
     }
 
     /// Takes part on a device. `told`: the limit that this process was told, in bytes, 0 = none.
@@ -88,7 +92,8 @@ impl Ledger {
         })?;
         let mut entered = self.lanes_on(index)?;
         entered.told = told;
-        // Nothing else is ever written there, and must not take the place of what others were told.
+        // Acquire pairs with the Release in `set_default_limit`. Nothing else is ever written there, and must not
+        // take the place of what others were told.
         if let operators @ Limit::Operators(_) =
             Limit::of(self.map.header().default_limit.load(Ordering::Acquire))
         {
@@ -96,7 +101,7 @@ impl Ledger {
         }
         let (outcome, changed) = limit::tell(&entered.device.limit, told, || !entered.others_live());
         if changed {
-            entered.touch();
+            protocol::limit_changed(&entered, &entered.me);
         }
         Ok((entered, outcome))
     }
@@ -118,6 +123,8 @@ impl Ledger {
     pub fn set_default_limit(&self, bytes: Option<u64>) {
         let word = bytes.map_or(0, |bytes| Limit::Operators(bytes).word());
         self.map.header().default_limit.store(word, Ordering::Release);
+        // Pairs with the exchange that makes a device's entry: it is found afterwards, or finds this.
+        fence(Ordering::SeqCst);
     }
 
     /// Takes the operator's limit of a device back. `told`: what its processes were told, in bytes, 0 = nothing: that
@@ -131,7 +138,7 @@ impl Ledger {
         let entered = self.lanes_on(index)?;
         // Release pairs with the Acquire in `limit::of`.
         entered.device.limit.store(limit.word(), Ordering::Release);
-        entered.touch();
+        protocol::limit_changed(&entered, &entered.me);
         Ok(())
     }
 
@@ -168,7 +175,7 @@ impl Ledger {
             }
         }
         let mine = self.map.lanes(index, self.slot).ok_or(Unusable::Full)?;
-        let me = Me { slot: self.slot, writing: Lock::default() };
+        let me = Me { slot: self.slot, writing: self.writing.get(index).ok_or(Unusable::Full)?.clone() };
         let judged_by = (self.who, self.path.clone(), self.id);
         Ok(Entered { map: self.map, index, device, mine, me, told: 0, judged_by })
     }
@@ -225,6 +232,7 @@ impl Entered {
     }
 
     fn take_operators(&self, limit: Limit) {
+        // As in `limit::tell`.
         let now = self.device.limit.load(Ordering::Acquire);
         if let Limit::Operators(_) = Limit::of(now) {
             return;
@@ -235,13 +243,8 @@ impl Entered {
             .compare_exchange(now, limit.word(), Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if taken {
-            self.touch();
+            protocol::limit_changed(self, &self.me);
         }
-    }
-
-    /// What was decided under another limit is decided anew.
-    fn touch(&self) {
-        let _ = protocol::touch(self, &self.me);
     }
 }
 
@@ -316,41 +319,57 @@ fn entry_of(map: Map, key: &DeviceKey) -> Option<usize> {
 }
 
 /// A slot of which nobody is the owner.
-fn claim(map: Map, file: &OwnedFd, judge: &mut Judge) -> Result<u16, Unusable> {
+fn claim(map: Map, file: &OwnedFd, claims: &OwnedFd, judge: &mut Judge) -> Result<u16, Unusable> {
     let header = map.header();
     // Relaxed: only a ticket, so that processes which start together do not all try the same ones.
     let ticket = header.next_slot.fetch_add(1, Ordering::Relaxed);
+    // Acquire: as in `Map::slots`.
     let end = header.slots_end.load(Ordering::Acquire).min(SLOTS as u32);
     for n in 0..TRIES.min(end) {
         let slot = (ticket.wrapping_mul(0x9e37_79b1) >> 8).wrapping_add(n) % end;
-        if try_claim(map, file, slot as u16, judge)? {
+        if try_claim(map, file, claims, slot as u16, judge)? {
             return Ok(slot as u16);
         }
     }
     // AcqRel: Release pairs with the Acquire in `Map::slots`.
     let next = |end: u32| (end < SLOTS as u32).then_some(end + 1);
     while let Ok(slot) = header.slots_end.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
-        if try_claim(map, file, slot as u16, judge)? {
+        if try_claim(map, file, claims, slot as u16, judge)? {
             return Ok(slot as u16);
         }
     }
     for slot in 0..SLOTS as u16 {
-        if try_claim(map, file, slot, judge)? {
+        if try_claim(map, file, claims, slot, judge)? {
             return Ok(slot);
         }
     }
     Err(Unusable::Full)
 }
 
-fn try_claim(map: Map, file: &OwnedFd, slot: u16, judge: &mut Judge) -> Result<bool, Unusable> {
+fn try_claim(
+    map: Map,
+    file: &OwnedFd,
+    claims: &OwnedFd,
+    slot: u16,
+    judge: &mut Judge,
+) -> Result<bool, Unusable> {
     let Some(entry) = map.slot(slot) else { return Ok(false) };
+    // Acquire pairs with the Release in `Who::store`.
     let generation = entry.generation.load(Ordering::Acquire);
-    // Before our own lock would hide what there is to see.
-    if (generation != 0 && !judge.is_dead(map, slot)) || !lock(file, slot)? {
+    let nobodys = generation == 0 || generation % 2 == 1;
+    if !(nobodys || judge.is_dead(map, slot)) || !lock(claims, claiming(slot))? {
         return Ok(false);
     }
-    if entry.generation.load(Ordering::Acquire) != generation {
-        unlock(file, slot);
+    // From here on nobody else changes the number or takes the slot's own lock.
+    if entry.generation.load(Ordering::Acquire) != generation || is_locked(file, slot)? {
+        unlock(claims, claiming(slot));
+        return Ok(false);
+    }
+    // Before the lock, with which the dead owner would look alive. Release pairs with the Acquire in `owner`, though
+    // nothing comes before it that anybody relies on.
+    entry.generation.store(generation | 1, Ordering::Release);
+    if !lock(file, slot)? {
+        unlock(claims, claiming(slot));
         return Ok(false);
     }
     inherit(map, slot);
@@ -361,37 +380,35 @@ fn try_claim(map: Map, file: &OwnedFd, slot: u16, judge: &mut Judge) -> Result<b
 fn inherit(map: Map, slot: u16) {
     for (index, device) in map.devices() {
         let Some(mine) = map.lanes(index, slot) else { continue };
-        let me = Me { slot, writing: Lock::default() };
+        // Nobody else writes there: an owner comes after this.
+        let me = Me { slot, writing: Arc::default() };
         let who = Who { pid: 0, start_ticks: 0, stack_start: 0, pid_namespace: 0, boot_id: [0; 16] };
         let judged_by = (who, PathBuf::new(), (0, 0));
         let entered = Entered { map, index, device, mine, me, told: 0, judged_by };
-        // Whatever the word names may be the dead owner's.
-        let _ = protocol::touch(&entered, &entered.me);
-        protocol::reset_cells(mine);
+        protocol::inherit(&entered, &entered.me);
         mine.contexts.store(0, Ordering::Relaxed);
-        if protocol::reap(&entered, &entered.me, slot, entered.owner(slot)).is_err() {
-            let _ = protocol::touch(&entered, &entered.me);
-        }
     }
 }
 
-/// Lets the slot's lock live on the mapping, or where that is not possible on a descriptor, which is answered.
-fn keep_lock(map: Map, path: &Path, id: (u64, u64), slot: u16) -> Result<Option<OwnedFd>, Unusable> {
-    let opened = file::open(path, true)?.filter(|opened| opened.id == id);
-    let opened = opened.ok_or_else(|| Unusable::Wrong("it was replaced just now".to_owned()))?;
-    if is_locked(&opened.file, slot)? {
-        if let Some(entry) = map.slot(slot) {
-            entry.hold.store(Hold::Mapping as u32, Ordering::Relaxed);
-        }
+/// Lets the slot's lock live on the mapping, or where that is not possible on a descriptor, which is answered. With that
+/// the slot is ours.
+fn keep_lock(claims: OwnedFd, entry: &Slot, slot: u16, who: &Who) -> Result<Option<OwnedFd>, Unusable> {
+    let hold = if is_locked(&claims, slot)? {
+        Hold::Mapping
+    } else if lock(&claims, slot)? {
+        Hold::Descriptor
+    } else {
+        return Err(Unusable::Wrong("its locks do not hold".to_owned()));
+    };
+    who.store(entry, hold, realtime_ns());
+    unlock(&claims, claiming(slot));
+    if hold == Hold::Mapping {
         return Ok(None);
     }
-    if !lock(&opened.file, slot)? {
-        return Err(Unusable::Wrong("its locks do not hold".to_owned()));
-    }
     // SAFETY: a valid descriptor; the copy is a new one that nobody else owns.
-    let copy = unsafe { libc::fcntl(opened.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };
+    let copy = unsafe { libc::fcntl(claims.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };
     let kept = if copy < 0 {
-        opened.file
+        claims
     } else {
         // SAFETY: as above.
         unsafe { OwnedFd::from_raw_fd(copy) }

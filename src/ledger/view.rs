@@ -105,12 +105,15 @@ pub(super) fn view_of(map: Map, index: usize, device: &Device, judge: &mut Judge
     let holder = |slot: u16, lanes: &Lanes, judge: &mut Judge| {
         let [charged, _] = lanes.charged.load();
         let entry = map.slot(slot)?;
+        let who = Who::of(entry).map(|(who, _)| who);
+        // What is charged before it is somebody's is of somebody dead.
+        let of_its_own = |bytes: u64| if who.is_some() { bytes } else { 0 };
         Some(Holder {
             slot,
-            who: Who::of(entry).map(|(who, _)| who),
+            who,
             is_alive: !judge.is_dead(map, slot),
-            bytes: charged.saturating_sub(protocol::spare(lanes)),
-            context_bytes: lanes.contexts.load(Ordering::Relaxed),
+            bytes: of_its_own(charged.saturating_sub(protocol::spare(lanes))),
+            context_bytes: of_its_own(lanes.contexts.load(Ordering::Relaxed)),
             since_ns: entry.since_ns.load(Ordering::Relaxed),
         })
     };

@@ -39,14 +39,58 @@ fn a_successor_is_not_taken_for_the_dead() {
     let mut taken_over = |number: u16| {
         assert_eq!(number, other.me.slot);
         inherit(judging.map, number);
-        Who::this_process().store(slot, 0);
+        Who::this_process().store(slot, Hold::Mapping, 0);
         add(&other, &other.me, 600, false).unwrap();
         true
     };
-    assert!(!reap_dead(&judge, &judge.me, &mut taken_over), "nothing was the dead one's any more");
+    assert!(
+        reap_dead(&judge, &judge.me, &mut taken_over),
+        "somebody else has the slot: that is worth another look"
+    );
     assert_eq!(charged(&other), 600);
     assert_eq!(add(&judge, &judge.me, 401, false), Err(protocol::Not::Over(600)));
     // And where nobody came between, it goes.
     assert!(reap_dead(&judge, &judge.me, &mut |_| true));
     assert_eq!((charged(&other), add(&judge, &judge.me, 1000, false)), (0, Ok(1000)));
+}
+
+/// Whoever claims a slot has its lock, looks alive, and may be stopped before he took the dead owner's charges away.
+#[test]
+fn a_claimer_is_not_taken_for_the_dead_one() {
+    let dir = Dir::new("claimer");
+    let judging = Ledger::join(&dir.0, Vec::new).unwrap();
+    let (judge, _) = judging.enter(&key(), 1000).unwrap();
+    let (other, _) = Ledger::join(&dir.0, Vec::new).unwrap().enter(&key(), 1000).unwrap();
+    add(&other, &other.me, 600, false).unwrap();
+    let mut lives = judge.judge();
+    assert!(!lives(other.me.slot) && !reap_dead(&judge, &judge.me, &mut lives));
+    judging.map.slot(other.me.slot).unwrap().generation.fetch_or(1, Ordering::Relaxed);
+    assert!(!lives(other.me.slot), "it has the lock");
+    let shown = judge.holders().into_iter().find(|holder| holder.slot == other.me.slot).unwrap();
+    assert_eq!((shown.who, shown.bytes), (None, 0));
+    assert!(reap_dead(&judge, &judge.me, &mut lives), "nobody had them");
+    assert_eq!(add(&judge, &judge.me, 1000, false), Ok(1000));
+}
+
+/// While somebody claims a slot nobody else does, and whoever stops there is in nobody's way.
+#[test]
+fn one_claims_at_a_time() {
+    let dir = Dir::new("claims");
+    let ledger = Ledger::join(&dir.0, Vec::new).unwrap();
+    let open = || file::open(ledger.path(), true).unwrap().unwrap().file;
+    let [one, two] = [(open(), open()), (open(), open())];
+    let slot = ledger.slot + 1;
+    let claim = |(file, claims): &(OwnedFd, OwnedFd)| {
+        try_claim(ledger.map, file, claims, slot, &mut ledger.judge()).unwrap()
+    };
+    assert!(lock(&one.1, claiming(slot)).unwrap());
+    assert!(!claim(&two), "it is being claimed");
+    unlock(&one.1, claiming(slot));
+    assert!(claim(&one));
+    assert!(!claim(&two), "it is claimed");
+    drop(one);
+    assert!(claim(&two), "who claimed it died");
+    assert!(keep_lock(two.1, ledger.map.slot(slot).unwrap(), slot, &Who::this_process()).unwrap().is_none());
+    let three = (open(), open());
+    assert!(!claim(&three), "it has an owner");
 }
