@@ -50,7 +50,8 @@ pub struct Process {
     pub runtime_places: [AtomicU8; MOST_LOADED],
     /// What all processes of the directory share.
     pub ledger: Ledger,
-    entered: [OnceLock<Entered>; MAX_DEVICES],
+    /// Boxed: the whole is put together on the stack of whoever calls cuInit.
+    entered: [OnceLock<Box<Entered>>; MAX_DEVICES],
     entering: Mutex<()>,
     /// Bit n: nothing may be allocated on device n, whose quota cannot be kept.
     shut: AtomicU64,
@@ -91,7 +92,7 @@ impl Process {
     /// Notes this process's part in a device's account. The first one stays.
     pub fn set_entered(&self, device: u8, entered: Entered) {
         if let Some(place) = self.entered.get(device as usize) {
-            let _ = place.set(entered);
+            let _ = place.set(Box::new(entered));
         }
     }
 

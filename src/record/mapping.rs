@@ -19,7 +19,7 @@ pub(crate) fn reserve_blocks(file: &OwnedFd, offset: u64, bytes: u64) -> io::Res
         }
         Err(_) => {}
     }
-    let zeros = [0u8; 4096];
+    let zeros = [0u8; 512];
     let end = offset.saturating_add(bytes);
     let mut at = offset;
     while at < end {
