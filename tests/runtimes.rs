@@ -347,3 +347,82 @@ fn a_runtime_without_a_driver() {
         "{first:#}"
     );
 }
+
+/// A host that looks functions up in the runtime that it is told of, and then starts CUDA.
+fn look_and_start(stage: &Stage, program: &Path, paths: &[&Path]) -> Vec<serde_json::Value> {
+    let mut command = stage.sim.shimmed(program);
+    run(command.arg("start").args(paths)).succeeded();
+    stage.sim.events()
+}
+
+fn of_kind<'a>(events: &'a [serde_json::Value], kind: &str) -> Vec<&'a serde_json::Value> {
+    events.iter().filter(|event| event["event"] == kind).collect()
+}
+
+#[test]
+fn a_runtime_without_entries_is_named_once() {
+    let stage = Stage::new();
+    let program = cc::program(&format!("{PROGRAMS}/host.c"), &[]);
+    let [old, listed] = [("libcudart.so.10", 10), ("libcudart.so.12", 12)]
+        .map(|(name, major)| stage.standin("cuda", name, major, 1));
+    let events = look_and_start(&stage, &program, &[&old, &listed]);
+    let unlisted = of_kind(&events, "runtime_unlisted");
+    assert_eq!(unlisted.len(), 1, "{events:#?}");
+    assert_eq!(unlisted[0]["file"], old.display().to_string());
+    assert_eq!(unlisted[0]["node"], "10");
+    assert!(of_kind(&events, "symbol_conflict").is_empty(), "{events:#?}");
+}
+
+/// The 11.8 program that runs on 12's libcudart, by a link and by LD_LIBRARY_PATH.
+#[test]
+fn a_runtime_of_another_version_than_its_name_says() {
+    let stage = Stage::new();
+    let program = cc::program(&format!("{PROGRAMS}/host.c"), &[]);
+    let real = stage.standin("cuda-12", "libcudart.so.12", 12, 1);
+    let link = stage.folder.join("libcudart.so.11.0");
+    std::os::unix::fs::symlink(&real, &link).expect("the folder is ours");
+    let events = look_and_start(&stage, &program, &[&link]);
+    let [conflict] = of_kind(&events, "symbol_conflict")[..] else { panic!("one: {events:#?}") };
+    assert_eq!((&conflict["built_for"], &conflict["major"]), (&11.into(), &12.into()), "{conflict:#}");
+    assert_eq!(conflict["file"], link.display().to_string());
+    assert_eq!(conflict["target"], real.display().to_string());
+    assert!(
+        conflict["because"].as_str().is_some_and(|because| because.contains("is a link to")),
+        "{conflict:#}"
+    );
+}
+
+#[test]
+fn a_program_that_is_given_the_runtime_of_another_version() {
+    let stage = Stage::new();
+    let eleven = stage.standin("cuda-11", "libcudart.so.11.0", 11, 1);
+    let twelve = stage.standin("cuda-12", "libcudart.so.12", 12, 2);
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", stage.folder.join("cuda-11").display());
+    // It needs 11's, and looks its functions up in what `libcudart.so` is here.
+    let program = stage.folder.join("host");
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-I", PROGRAMS, "-o"]).arg(&program).arg(format!("{PROGRAMS}/host.c"));
+    command.args(["-Wl,--no-as-needed"]).arg(&eleven).args([&rpath, "-pthread", "-ldl"]);
+    run(command.current_dir(common::artefacts::root())).succeeded();
+    let any = stage.folder.join("cuda-12/libcudart.so");
+    std::os::unix::fs::symlink(&twelve, &any).expect("the folder is ours");
+    let mut command = stage.sim.shimmed(&program);
+    let mut path = stage.folder.join("cuda-12").into_os_string();
+    path.push(":");
+    path.push(stage.sim.libraries());
+    run(command.args(["start", "libcudart.so"]).env("LD_LIBRARY_PATH", path)).succeeded();
+    let events = stage.sim.events();
+    let [conflict] = of_kind(&events, "symbol_conflict")[..] else { panic!("one: {events:#?}") };
+    assert_eq!((&conflict["built_for"], &conflict["major"]), (&11.into(), &12.into()), "{conflict:#}");
+    assert_eq!(conflict["caller"], program.display().to_string());
+    assert_eq!(conflict["right_file"], eleven.display().to_string());
+    assert!(
+        conflict["because"].as_str().is_some_and(|because| because.starts_with("LD_LIBRARY_PATH has ")),
+        "{conflict:#}"
+    );
+    // The right one is no conflict.
+    let other = Stage::new();
+    let mut command = other.sim.shimmed(&program);
+    run(command.args(["start"]).arg(&eleven)).succeeded();
+    assert!(of_kind(&other.sim.events(), "symbol_conflict").is_empty());
+}

@@ -4,6 +4,7 @@
 //! so that a full pipe never stops an application in the middle of a CUDA call.
 
 pub mod cancel;
+pub mod fields;
 mod stderr;
 mod writer;
 

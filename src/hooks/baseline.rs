@@ -8,6 +8,7 @@ use super::{driver, init_failure, runtime};
 use crate::cuda::abi::CUresult;
 use crate::cuda::error::{self, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH};
 use crate::event::cancel::NoCancel;
+use crate::event::fields::Fields;
 use crate::ledger::limit::Limit;
 use crate::policy::config::{BaselineMode, Level};
 use crate::policy::versions::runtime::identify;
@@ -16,7 +17,7 @@ use crate::process::Process;
 use crate::stack::{self, cudart};
 use crate::tracking::askers;
 use crate::tracking::runtimes::{Runtime, note_version};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::sync::atomic::Ordering;
 
 /// What cuInit answers to this caller in the driver's place; `None`: the driver is called.
@@ -115,11 +116,14 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Runtime>> {
     let asked = askers::of(caller);
     let calling = cudart::holding(caller, asked.map(|asked| asked.caller));
     let text = calling.as_ref().map(|found| found.text.clone());
+    runtime::notices::say_conflicts(process);
+    calling.iter().for_each(|found| runtime::notices::say(process, found));
     let calling = calling.and_then(|found| runtime_of(found, asked));
     let mut found: Vec<Runtime> =
         calling.into_iter().map(|runtime| Runtime { is_final: true, ..runtime }).collect();
     if !is_driver_started {
         for shared in cudart::shared() {
+            runtime::notices::say(process, &shared);
             let asked = askers::of(shared.text.start);
             if found.iter().all(|known| known.text.start != shared.text.start) {
                 found.extend(runtime_of(shared, asked));
@@ -187,60 +191,50 @@ fn say(process: &Process, of: &Versions, runtime: Option<&Runtime>, findings: &[
         Outcome::Blocked => " CUDA is started all the same: CUWARDEN_BASELINE_MODE is warn. ",
         _ => " ",
     };
-    let mut fields = Map::new();
+    let mut fields = Fields::default();
     let event = &mut fields;
     add_version(event, "baseline", process.config.baseline.version);
     add_version(event, "driver_version", Some(of.driver));
     add_version(event, "runtime_version", of.runtime);
     if let Some(runtime) = runtime {
         let path = String::from_utf8_lossy(path);
-        add(event, "runtime_file", if path.is_empty() { executable } else { &path });
-        put(event, "runtime_is_exact", Value::Bool(runtime.is_exact));
+        event.text("runtime_file", if path.is_empty() { executable } else { &path });
+        event.put("runtime_is_exact", Value::Bool(runtime.is_exact));
     }
     let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     if let Some(release) = versions::kernel_module(&module) {
-        add(event, "kernel_module", release);
+        event.text("kernel_module", release);
     }
-    add(event, "exe", executable);
-    add(event, "mode", mode.name());
-    put(event, "whole_card", Value::Bool(of.baseline.is_none()));
-    add(event, "outcome", versions::verdict(findings).name());
-    add(event, "rule", first.rule.id());
-    put(event, "rules", findings.iter().map(|finding| finding.rule.id()).collect());
-    add(event, "reason", &first.reason);
-    add(event, "action", &first.action);
-    add(event, "message", &[&first.reason, consequence, &first.action].concat());
+    event.text("exe", executable);
+    event.text("mode", mode.name());
+    event.put("whole_card", Value::Bool(of.baseline.is_none()));
+    event.text("outcome", versions::verdict(findings).name());
+    event.text("rule", first.rule.id());
+    event.put("rules", findings.iter().map(|finding| finding.rule.id()).collect());
+    event.text("reason", &first.reason);
+    event.text("action", &first.action);
+    event.text("message", &[&first.reason, consequence, &first.action].concat());
     if !is_refused {
-        process.events.emit(Level::Warn, "baseline_violation", Value::Object(fields));
+        process.events.emit(Level::Warn, "baseline_violation", Value::from(fields));
         return;
     }
     // The same as a failure to start, which it is for the program.
     let code = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    let mut cause = Map::new();
-    add(&mut cause, "id", first.rule.id());
-    add(&mut cause, "evidence", &first.reason);
-    add(&mut cause, "action", &first.action);
-    add(event, "api", "cuInit");
-    add(event, "name", error::name(code));
-    put(event, "code", code.into());
-    put(event, "causes", Value::Array(vec![Value::Object(cause)]));
-    let fields = Value::Object(fields);
+    let mut cause = Fields::default();
+    cause.text("id", first.rule.id());
+    cause.text("evidence", &first.reason);
+    cause.text("action", &first.action);
+    event.text("api", "cuInit");
+    event.text("name", error::name(code));
+    event.put("code", code.into());
+    event.put("causes", Value::Array(vec![Value::from(cause)]));
+    let fields = Value::from(fields);
     init_failure::keep(process, &fields);
     process.events.emit(Level::Error, "baseline_violation", fields);
 }
 
-fn add_version(fields: &mut Map<String, Value>, name: &str, version: Option<CudaVersion>) {
+fn add_version(fields: &mut Fields, name: &str, version: Option<CudaVersion>) {
     if let Some(version) = version {
-        add(fields, name, &version.to_string());
+        fields.text(name, &version.to_string());
     }
-}
-
-#[inline(never)]
-fn add(fields: &mut Map<String, Value>, name: &str, text: &str) {
-    put(fields, name, Value::String(text.to_owned()));
-}
-
-#[inline(never)]
-fn put(fields: &mut Map<String, Value>, name: &str, value: Value) {
-    fields.insert(name.to_owned(), value);
 }

@@ -2,6 +2,7 @@
 
 use super::driver;
 use crate::cuda::abi::{CUdevice, CUuuid};
+use crate::event::fields::fields;
 use crate::ledger::limit::Outcome;
 use crate::ledger::slots::{DeviceKey, model};
 use crate::ledger::{Account, Unusable};
@@ -10,7 +11,6 @@ use crate::process::Process;
 use crate::record::identity::store_bytes;
 use crate::record::layout::{Device, MAX_DEVICES};
 use crate::report::size::bytes as size;
-use serde_json::json;
 use std::sync::atomic::Ordering;
 
 /// A CUDA ordinal as the books hold it.
@@ -98,7 +98,7 @@ fn say(process: &Process, device: u8, uuid: &str, told: u64, outcome: Outcome) {
         Outcome::Differs { before, holds } => process.events.emit(
             Level::Warn,
             "config_error",
-            json!({
+            fields! {
                 "variable": process.config.limits_from, "value": told, "device": device, "uuid": uuid,
                 "reason": format!("another process of the same directory was told {before} bytes"),
                 "allowed": "the same limit in all processes that share a CUWARDEN_DIR",
@@ -108,18 +108,18 @@ fn say(process: &Process, device: u8, uuid: &str, told: u64, outcome: Outcome) {
                      holds: {}. Give all processes the same limit, or set it for all with: cuwarden limit.",
                     process.config.limits_from, shown(told), shown(before), shown(holds)
                 ),
-            }),
+            },
         ),
         Outcome::Overruled(bytes) => process.events.emit(
             Level::Info,
             "limit_overruled",
-            json!({
+            fields! {
                 "device": device, "uuid": uuid, "told_bytes": told, "limit_bytes": bytes,
                 "message": format!(
                     "The operator has set {} for device {device} (cuwarden limit), instead of {}.",
                     shown(bytes), shown(told)
                 ),
-            }),
+            },
         ),
     }
 }
@@ -137,13 +137,13 @@ fn cannot_enter(process: &Process, entry: &Device, device: u8, told: u64, error:
     process.events.emit(
         if told == 0 { Level::Warn } else { Level::Error },
         "config_error",
-        json!({
+        fields! {
             "variable": "CUWARDEN_DIR", "value": path.to_string(), "reason": error.to_string(), "device": device,
             "allowed": "a directory with free space that nobody removes while processes use it",
             "message": format!(
                 "Device {device} cannot be entered in {path}: {error}. {consequence} Start the process again when \
                  that is corrected."
             ),
-        }),
+        },
     );
 }

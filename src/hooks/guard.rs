@@ -8,6 +8,7 @@
 
 use crate::cuda::abi::CUresult;
 use crate::event::cancel::NoCancel;
+use crate::event::fields::fields;
 use crate::process::{self, Process, Verdict};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -250,7 +251,7 @@ fn silence_panics() {
             process.events.emit(
                 crate::policy::config::Level::Error,
                 "internal_error",
-                serde_json::json!({ "message": info.to_string() }),
+                fields! { "message": info.to_string() },
             );
         }
     }));

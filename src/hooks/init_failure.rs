@@ -6,11 +6,13 @@ use crate::cuda::error;
 use crate::diagnose::image::Image;
 use crate::diagnose::machine::{Machine, Place};
 use crate::diagnose::{Case, Cause, Failure, Known, explain};
+use crate::event::fields::fields;
 use crate::policy::config::{DEFAULT_STACK_DEPTH, Level};
 use crate::process::Process;
 use crate::record::layout::{Area, NoteHead};
 use crate::record::snapshot::NOTE_INIT_FAILURE;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -54,13 +56,18 @@ fn report(
     let known = known(process, image, architecture);
     let failure = Failure { api: api.to_owned(), code, device };
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
-    let fields = json!({
+    let message = message(api, code, device, &causes);
+    let fields = fields! {
         "api": api, "code": code, "name": name(api, code), "device": device, "stack": stack,
-        "nvml_chain": chain.map(|chain| chain.calls).unwrap_or_default(), "app_nvml_calls": nvml::last_calls(), "causes": causes,
-        "message": message(api, code, device, &causes),
-    });
+        "nvml_chain": shown(&chain.map(|chain| chain.calls).unwrap_or_default()), "app_nvml_calls": shown(&nvml::last_calls()), "causes": shown(&causes),
+        "message": message,
+    };
     keep(process, &fields);
     process.events.emit(Level::Error, "init_failure", fields);
+}
+
+fn shown(list: &impl Serialize) -> Value {
+    serde_json::to_value(list).unwrap_or_default()
 }
 
 /// The runtime's codes have the driver's numbers, but their own names.
@@ -70,7 +77,7 @@ fn name(api: &str, code: CUresult) -> &'static str {
 
 fn stack(process: &Process) -> Vec<Value> {
     let depth = process.config.stack_depth.max(DEFAULT_STACK_DEPTH);
-    let frame = |(module, offset)| json!({ "module": module, "offset": offset, "function": null, "file": null, "line": null });
+    let frame = |(module, offset)| fields! { "module": module, "offset": offset, "function": Value::Null, "file": Value::Null, "line": Value::Null };
     process.stacks.describe(&process.writer, depth).into_iter().map(frame).collect()
 }
 

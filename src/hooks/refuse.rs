@@ -5,6 +5,7 @@ use super::driver;
 use super::table::Id;
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error::CUDA_ERROR_OUT_OF_MEMORY;
+use crate::event::fields::fields;
 use crate::ledger::view::Holder;
 use crate::ledger::{Account, Denied, Reserved};
 use crate::policy::config::Level;
@@ -12,7 +13,7 @@ use crate::policy::{reconcile, refusal};
 use crate::process::Process;
 use crate::report::size::bytes as size;
 use crate::tracking::contexts::{Context, Origin};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::atomic::Ordering;
 
 /// The calling thread's context and its device.
@@ -99,12 +100,12 @@ fn refused(process: &Process, api: Id, what: &str, device: u8, bytes: u64, denie
         process.events.emit(
             Level::Warn,
             "quota_denied",
-            json!({
+            fields! {
                 "device": device, "uuid": uuid_of(process, device), "api": api.name(),
                 "requested_bytes": bytes, "used_bytes": denied.used, "limit_bytes": denied.limit,
                 "holders": holders.iter().map(holder).collect::<Vec<_>>(),
                 "message": refusal::text(what, device, denied, &holders, process.pid()),
-            }),
+            },
         );
         if process.events.wants(Level::Debug) {
             compare_with_driver(process, device);
@@ -126,7 +127,7 @@ fn compare_with_driver(process: &Process, device: u8) {
         process.events.emit(
             Level::Debug,
             "unaccounted",
-            json!({
+            fields! {
                 "device": device, "uuid": uuid, "driver_bytes": figure, "charged_bytes": charged,
                 "unaccounted_bytes": bytes,
                 "message": format!(
@@ -134,13 +135,13 @@ fn compare_with_driver(process: &Process, device: u8) {
                      for itself, or what was allocated where the shim does not see it, makes the difference.",
                     size(figure), size(charged)
                 ),
-            }),
+            },
         );
     }
 }
 
 fn holder(holder: &Holder) -> Value {
-    json!({
+    fields! {
         "pid": holder.who.map(|who| who.pid), "bytes": holder.bytes, "context_bytes": holder.context_bytes,
-    })
+    }
 }

@@ -2,13 +2,13 @@
 
 use super::Process;
 use crate::event::cancel::NoCancel;
+use crate::event::fields::fields;
 use crate::policy::config::Level;
 use crate::record::identity::realtime_ns;
 use crate::record::layout::Area;
 use crate::record::mapping::may_reach;
 use crate::record::snapshot::Snapshot;
 use crate::report::model::{Report, Termination};
-use serde_json::json;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -37,14 +37,14 @@ pub fn write_exit_report(last: bool) {
         process.events.emit(
             Level::Error,
             "config_error",
-            json!({
+            fields! {
                 "variable": "CUWARDEN_REPORT", "value": folder.display().to_string(), "reason": error.to_string(),
                 "allowed": "a folder that this process may write to",
                 "message": format!(
                     "The leak report could not be written to {}: {error}. The record file {} holds the same.",
                     folder.display(), process.writer.path().display()
                 ),
-            }),
+            },
         );
     }
     if last && process.events.wants(Level::Info) {
@@ -98,7 +98,7 @@ fn new_file(path: &Path) -> io::Result<File> {
 fn summary(process: &Process) -> serde_json::Value {
     let devices: Vec<_> = snapshot(process)
         .map(|s| Report::from_snapshot(&s, Termination::Exit, realtime_ns()))
-        .map(|report| report.devices.iter().map(|d| json!(d)).collect())
+        .map(|report| report.devices.iter().filter_map(|d| serde_json::to_value(d).ok()).collect())
         .unwrap_or_default();
-    json!({ "devices": devices })
+    fields! { "devices": devices }
 }

@@ -3,6 +3,7 @@
 use super::{CURRENT, Process, alive::Alive, coarse_ns};
 use crate::event::Events;
 use crate::event::cancel::NoCancel;
+use crate::event::fields::fields;
 use crate::ledger::{Ledger, Unusable};
 use crate::policy::config::{self, Config, Level};
 use crate::record::identity::Identity;
@@ -10,7 +11,6 @@ use crate::record::predecessor;
 use crate::record::users;
 use crate::record::writer::{Writer, make_private_directory};
 use crate::tracking::stacks::Stacks;
-use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -123,14 +123,14 @@ fn decide() -> Verdict {
             events.emit(
                 Level::Error,
                 "config_error",
-                json!({
-                    "variable": error.variable, "value": error.value, "reason": error.reason,
+                fields! {
+                    "variable": &*error.variable, "value": &*error.value, "reason": &*error.reason,
                     "allowed": error.allowed,
                     "message": format!(
                         "{}=\"{}\" cannot be used: {}. Allowed: {}. CUDA is not started until it is corrected.",
                         error.variable, error.value, error.reason, error.allowed
                     ),
-                }),
+                },
             );
         }
         return Verdict::Refused;
@@ -230,13 +230,13 @@ fn without_books(config: &Config, events: &Events, problem: &Problem) -> Verdict
     events.emit(
         if quota { Level::Error } else { Level::Warn },
         "config_error",
-        json!({
-            "variable": "CUWARDEN_DIR", "value": shown.to_string(), "reason": what,
+        fields! {
+            "variable": "CUWARDEN_DIR", "value": shown.to_string(), "reason": &**what,
             "allowed": "an absolute path of a directory that this process may write to",
             "message": format!(
                 "{shown} cannot be used: {what}. {consequence} {way_out}"
             ),
-        }),
+        },
     );
     if quota { Verdict::Refused } else { Verdict::Off }
 }

@@ -3,7 +3,7 @@
 //! Of dlsym and dlvsym the first definition after ours in load order is taken. That is libc's or libdl's, or that of another
 //! interposer, which then gets the call as it would without us.
 
-use super::symbols::{Dyn, definition};
+use super::symbols::{Dyn, definition, needed};
 use core::ffi::{CStr, c_char, c_void};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -164,6 +164,25 @@ pub(in crate::hooks) fn library_of(address: *const c_void) -> Option<(u64, CStri
         };
         (info.dlpi_addr, path)
     })
+}
+
+/// The path of the library that an address lies in, as the loader knows it; empty for the program.
+pub(in crate::hooks) fn path_of(address: *const c_void) -> String {
+    library_of(address).map_or(String::new(), |(_, path)| path.to_string_lossy().into_owned())
+}
+
+/// Shows the names of the libraries that the library or program at an address was linked with.
+pub(in crate::hooks) fn needs(address: *const c_void, show: &mut dyn FnMut(&[u8])) {
+    let base = library_of(address).map(|(base, _)| base);
+    each_library(&mut |info| {
+        if Some(info.dlpi_addr) != base {
+            return false;
+        }
+        if let Some(dynamic) = dynamic_section(info) {
+            needed(info.dlpi_addr, dynamic, show);
+        }
+        true
+    });
 }
 
 /// Our own load bias: the linker's name for where this library or program begins; only its address is taken.

@@ -83,6 +83,37 @@ pub(in crate::hooks) fn definition(
     }
 }
 
+/// Shows the names of the libraries that a library was linked with.
+pub(super) fn needed(base: u64, dynamic: *const Dyn, show: &mut dyn FnMut(&[u8])) {
+    const DT_NEEDED: i64 = 1;
+    const DT_STRTAB: i64 = 5;
+    let find = |visit: &mut dyn FnMut(&Dyn)| {
+        let mut entry = dynamic;
+        // SAFETY: the dynamic section of a loaded library, ended by a null tag.
+        unsafe {
+            while (*entry).tag != 0 {
+                visit(&*entry);
+                entry = entry.add(1);
+            }
+        }
+    };
+    let mut strings = 0;
+    find(&mut |entry| {
+        if entry.tag == DT_STRTAB {
+            strings = if entry.value < base { base.wrapping_add(entry.value) } else { entry.value };
+        }
+    });
+    if strings == 0 {
+        return;
+    }
+    find(&mut |entry| {
+        if entry.tag == DT_NEEDED {
+            // SAFETY: a string of the library's own string table.
+            show(unsafe { CStr::from_ptr((strings as *const c_char).add(entry.value as usize)) }.to_bytes());
+        }
+    });
+}
+
 /// The number of a version that the library defines.
 ///
 /// # Safety

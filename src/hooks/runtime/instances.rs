@@ -5,7 +5,7 @@
 
 use super::bind::generation;
 use super::table::{COUNT, Node, name_of};
-use crate::hooks::lookup::elf::{dynamic_section, each_library, library_of, own_base};
+use crate::hooks::lookup::elf::{dynamic_section, each_library, library_of, own_base, path_of};
 use crate::hooks::lookup::symbols::{Dyn, definition};
 use crate::policy::versions::runtime::identify;
 use crate::stack::cudart;
@@ -130,6 +130,22 @@ fn give(instance: &Instance, runtime: Candidate) {
     instance.node.store(runtime.node as u64, Ordering::Relaxed);
     // Release pairs with the Acquire in `candidate`.
     instance.base.store(runtime.base, Ordering::Release);
+}
+
+/// The node of a runtime.
+pub(super) fn node(number: Number) -> Option<Node> {
+    candidate(INSTANCES.get(usize::from(number.0))?).map(|runtime| runtime.node)
+}
+
+/// The file of a runtime, as the loader knows it.
+pub(super) fn path(number: Number) -> Option<String> {
+    Some(path_of(function(number, super::table::Id::cudaFree as usize)?))
+}
+
+/// The file of a runtime of a major version that is loaded.
+pub(super) fn path_of_major(major: u32) -> Option<String> {
+    let runtime = candidates(None).into_iter().find(|runtime| runtime.node.major() == major)?;
+    Some(path_of(runtime.function(super::table::Id::cudaFree as usize)?))
 }
 
 /// The runtime whose function of a row this is.

@@ -10,6 +10,7 @@
 
 mod bind;
 mod instances;
+pub(super) mod notices;
 pub mod table;
 
 use super::guard::{shielded, start_quietly};
@@ -190,6 +191,9 @@ pub(super) unsafe fn look_up(
     } else {
         instances::holding(answer, call)
     };
+    if let Some(number) = number {
+        notices::looked_up(caller, number);
+    }
     match number {
         Some(Number(number)) => Answer::Instead(entry(OF_INSTANCE | u32::from(number) << 8 | call as u32)),
         None => Answer::AsItIs,

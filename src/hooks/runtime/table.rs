@@ -114,6 +114,10 @@ impl Node {
         Node::ALL.get(self as usize).map_or(c"", |(_, name)| name)
     }
 
+    pub(super) fn major(self) -> u32 {
+        self as u32 + 11
+    }
+
     pub(super) fn all() -> impl Iterator<Item = Node> {
         Node::ALL.iter().map(|(node, _)| *node)
     }

@@ -1,6 +1,7 @@
 //! Which version a CUDA runtime is, from what can be seen of it without calling it.
 
 use super::CudaVersion;
+use super::naming::leading_number;
 use crate::stack::cudart::Found;
 use crate::tracking::askers::Asked;
 
@@ -54,11 +55,6 @@ fn in_name(path: &[u8]) -> Option<CudaVersion> {
     let mut numbers = numbers.split('.');
     let (major, minor, _release) = (numbers.next()?, numbers.next()?, numbers.next()?);
     Some(CudaVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
-}
-
-fn leading_number(text: &[u8]) -> Option<u32> {
-    let digits = text.split(|byte| !byte.is_ascii_digit()).next()?;
-    std::str::from_utf8(digits).ok()?.parse().ok().filter(|major| (1..=99).contains(major))
 }
 
 #[cfg(test)]

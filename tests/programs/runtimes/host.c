@@ -4,6 +4,7 @@
  *   host look PATH...                every function of each library by dlsym and by dlvsym, called
  *   host again NAME=PATH NAME=PATH   opened, called and closed in turns; threads call a third meanwhile if it is given
  *   host leaves NAME=PATH            threads end inside a call
+ *   host start PATH...               the same as look, and then cuInit
  *   host default NODE NAME...        dlvsym(RTLD_DEFAULT) of what no library has
  */
 #define _GNU_SOURCE
@@ -107,6 +108,10 @@ int main(int argc, char **argv) {
             if (pthread_create(&thread, 0, calls, leaves) || pthread_join(thread, &result)) return 3;
             printf("%s, then %d\n", result ? (char *)result : "left", once());
         }
+    } else if (!strcmp(mode, "start")) {
+        for (int i = 2; i < argc; i++) look(argv[i]);
+        int (*init)(unsigned) = (int (*)(unsigned))need(dlsym(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda"), "cuInit"), "cuInit");
+        printf("cuInit %d\n", init(0));
     } else if (!strcmp(mode, "default")) {
         for (int i = 3; i < argc; i++) {
             void *found = dlvsym(RTLD_DEFAULT, argv[i], argv[2]), *plain = dlsym(RTLD_DEFAULT, argv[i]);
