@@ -426,3 +426,49 @@ fn a_program_that_is_given_the_runtime_of_another_version() {
     run(command.args(["start"]).arg(&eleven)).succeeded();
     assert!(of_kind(&other.sim.events(), "symbol_conflict").is_empty());
 }
+
+/// `cudnnCreate_v8` in a libcudnn of 9, and a version of the loader's that is not there.
+#[test]
+fn a_function_that_is_there_in_another_version() {
+    let stage = Stage::new();
+    let source = stage.folder.join("cudnn.c");
+    fs::write(
+        &source,
+        "int cudnnCreate, cudnnCreate_v9; void cudnnCreate_v7(void) {} void cudnnGet(void) {}\n",
+    )
+    .expect("the folder is ours");
+    let map = stage.folder.join("cudnn.map");
+    fs::write(&map, "libcudnn.so.9 { global: cudnn*; local: *; };\n").expect("the folder is ours");
+    let library = stage.folder.join("libcudnn.so.9");
+    let script = format!("-Wl,--version-script={}", map.display());
+    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg(script))
+        .succeeded();
+    let program = cc::program(&format!("{PROGRAMS}/host.c"), &[]);
+    let names = [
+        "cudnnCreate_v8",
+        "cudnnCreate_v8",
+        "cudnnCreate_v9",
+        "cudnnNothing_v2",
+        "cudnnCreate8",
+        "cudnnGet@libcudnn.so.8",
+        "cudnnGet@libcudnn.so.9",
+        "cudnnNothing@libcudnn.so.9",
+    ];
+    let [bare, shimmed] = [stage.sim.bare(&program), stage.sim.shimmed(&program)].map(|mut command| {
+        run(command.arg("missing").arg(&library).args(names).env("CUWARDEN_LOG", "info")).succeeded()
+    });
+    assert_eq!(bare.stdout, shimmed.stdout, "the answers and the loader's texts");
+    let events = stage.sim.events();
+    let said: Vec<_> = of_kind(&events, "symbol_missing")
+        .iter()
+        .map(|event| (event["function"].as_str().expect("a text"), event["found"].as_str().expect("a text")))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            ("cudnnCreate_v8", "cudnnCreate, cudnnCreate_v7, cudnnCreate_v9"),
+            ("cudnnGet@libcudnn.so.8", "libcudnn.so.9")
+        ],
+        "{events:#?}"
+    );
+}

@@ -117,6 +117,7 @@ fn look(process: &Process, caller: u64) -> Option<Vec<Runtime>> {
     let calling = cudart::holding(caller, asked.map(|asked| asked.caller));
     let text = calling.as_ref().map(|found| found.text.clone());
     runtime::notices::say_conflicts(process);
+    runtime::notices::say_missing(process);
     calling.iter().for_each(|found| runtime::notices::say(process, found));
     let calling = calling.and_then(|found| runtime_of(found, asked));
     let mut found: Vec<Runtime> =

@@ -7,6 +7,7 @@
 
 pub(super) mod elf;
 mod library;
+pub(super) mod missing;
 mod names;
 pub(super) mod symbols;
 
@@ -81,7 +82,16 @@ pub unsafe fn substitute(question: Question, entries: Entries) -> Answer {
     let is_loader = matches!(name.to_bytes(), b"dlsym" | b"dlvsym" | b"dlclose");
     let is_runtime = name.to_bytes().starts_with(b"cuda") && runtime::table::call_of(name).is_some();
     let row = names::row_of(name).and_then(|row| ROWS.get(row));
-    if (!is_loader && !is_runtime && row.is_none()) || is_disabled() {
+    if is_disabled() {
+        return Answer::AsItIs;
+    }
+    if !is_loader && !is_runtime && row.is_none() {
+        if missing::may_be_noted(&question, name) {
+            let errno = Errno::save();
+            // SAFETY: the application's own arguments, or another name in their place.
+            missing::note(&question, name, &|question| unsafe { real_answer(question, entries) });
+            errno.restore();
+        }
         return Answer::AsItIs;
     }
     let errno = Errno::save();

@@ -16,43 +16,25 @@ pub(in crate::hooks) fn definition(
     name: &CStr,
     version: Option<&CStr>,
 ) -> Option<u64> {
-    const DT_HASH: i64 = 4;
-    const DT_STRTAB: i64 = 5;
-    const DT_SYMTAB: i64 = 6;
-    const DT_GNU_HASH: i64 = 0x6fff_fef5;
-    const DT_VERSYM: i64 = 0x6fff_fff0;
-    const DT_VERDEF: i64 = 0x6fff_fffc;
-    const DT_VERDEFNUM: i64 = 0x6fff_fffd;
-    let mut entry = dynamic;
-    let (mut strings, mut symbols, mut gnu, mut sysv) = (0, 0, 0, 0);
-    let (mut versions, mut definitions, mut definition_count) = (0, 0, 0);
-    // SAFETY: the dynamic section of a loaded library, ended by a null tag.
-    unsafe {
-        while (*entry).tag != 0 {
-            // glibc relocates these pointers in place, except for the kernel's vdso.
-            let value = (*entry).value;
-            let address = if value < base { base.wrapping_add(value) } else { value };
-            match (*entry).tag {
-                DT_STRTAB => strings = address,
-                DT_SYMTAB => symbols = address,
-                DT_GNU_HASH => gnu = address,
-                DT_HASH => sysv = address,
-                DT_VERSYM => versions = address,
-                DT_VERDEF => definitions = address,
-                DT_VERDEFNUM => definition_count = value,
-                _ => {}
-            }
-            entry = entry.add(1);
-        }
-    }
+    let tables = Tables::of(base, dynamic);
+    let Tables { strings, symbols, gnu, sysv, versions, .. } = tables;
     if strings == 0 || symbols == 0 {
         return None;
     }
     let wanted = match version {
         None => None,
-        Some(_) if versions == 0 || definitions == 0 => return None,
-        // SAFETY: the tables of a loaded library.
-        Some(version) => Some(unsafe { version_number(definitions, definition_count, strings, version) }?),
+        Some(_) if versions == 0 || tables.definitions == 0 => return None,
+        Some(version) => {
+            let mut number = None;
+            // SAFETY: the tables of a loaded library.
+            unsafe {
+                each_version(&tables, &mut |name, known| {
+                    number = (name == version).then_some(known);
+                    number.is_some()
+                });
+            }
+            Some(number?)
+        }
     };
     let is_match = |index: u32| -> Option<u64> {
         // SAFETY: an index from the library's own hash table.
@@ -86,27 +68,11 @@ pub(in crate::hooks) fn definition(
 /// Shows the names of the libraries that a library was linked with.
 pub(super) fn needed(base: u64, dynamic: *const Dyn, show: &mut dyn FnMut(&[u8])) {
     const DT_NEEDED: i64 = 1;
-    const DT_STRTAB: i64 = 5;
-    let find = |visit: &mut dyn FnMut(&Dyn)| {
-        let mut entry = dynamic;
-        // SAFETY: the dynamic section of a loaded library, ended by a null tag.
-        unsafe {
-            while (*entry).tag != 0 {
-                visit(&*entry);
-                entry = entry.add(1);
-            }
-        }
-    };
-    let mut strings = 0;
-    find(&mut |entry| {
-        if entry.tag == DT_STRTAB {
-            strings = if entry.value < base { base.wrapping_add(entry.value) } else { entry.value };
-        }
-    });
+    let strings = Tables::of(base, dynamic).strings;
     if strings == 0 {
         return;
     }
-    find(&mut |entry| {
+    each_entry(dynamic, &mut |entry| {
         if entry.tag == DT_NEEDED {
             // SAFETY: a string of the library's own string table.
             show(unsafe { CStr::from_ptr((strings as *const c_char).add(entry.value as usize)) }.to_bytes());
@@ -114,30 +80,92 @@ pub(super) fn needed(base: u64, dynamic: *const Dyn, show: &mut dyn FnMut(&[u8])
     });
 }
 
-/// The number of a version that the library defines.
+/// Where a library's tables are in memory; 0 = it has none.
+#[derive(Default)]
+struct Tables {
+    strings: u64,
+    symbols: u64,
+    gnu: u64,
+    sysv: u64,
+    versions: u64,
+    definitions: u64,
+    definition_count: u64,
+}
+
+impl Tables {
+    fn of(base: u64, dynamic: *const Dyn) -> Tables {
+        const DT_HASH: i64 = 4;
+        const DT_STRTAB: i64 = 5;
+        const DT_SYMTAB: i64 = 6;
+        const DT_GNU_HASH: i64 = 0x6fff_fef5;
+        const DT_VERSYM: i64 = 0x6fff_fff0;
+        const DT_VERDEF: i64 = 0x6fff_fffc;
+        const DT_VERDEFNUM: i64 = 0x6fff_fffd;
+        let mut tables = Tables::default();
+        each_entry(dynamic, &mut |entry| {
+            // glibc relocates some of these pointers in place, and none of the kernel's vdso.
+            let value = entry.value;
+            let address = if value < base { base.wrapping_add(value) } else { value };
+            match entry.tag {
+                DT_STRTAB => tables.strings = address,
+                DT_SYMTAB => tables.symbols = address,
+                DT_GNU_HASH => tables.gnu = address,
+                DT_HASH => tables.sysv = address,
+                DT_VERSYM => tables.versions = address,
+                DT_VERDEF => tables.definitions = address,
+                DT_VERDEFNUM => tables.definition_count = value,
+                _ => {}
+            }
+        });
+        tables
+    }
+}
+
+fn each_entry(dynamic: *const Dyn, show: &mut dyn FnMut(&Dyn)) {
+    let mut entry = dynamic;
+    // SAFETY: the dynamic section of a loaded library, ended by a null tag.
+    unsafe {
+        while (*entry).tag != 0 {
+            show(&*entry);
+            entry = entry.add(1);
+        }
+    }
+}
+
+/// Shows the versions that a library defines.
+pub(super) fn versions(base: u64, dynamic: *const Dyn, show: &mut dyn FnMut(&CStr)) {
+    let tables = Tables::of(base, dynamic);
+    if tables.strings != 0 && tables.definitions != 0 {
+        // SAFETY: the tables of a loaded library.
+        unsafe {
+            each_version(&tables, &mut |version, _| {
+                show(version);
+                false
+            });
+        }
+    }
+}
+
+/// Shows the versions that a library defines, and their numbers, until one is the right one.
 ///
 /// # Safety
-/// The tables must be those of a loaded library.
-unsafe fn version_number(definitions: u64, count: u64, strings: u64, version: &CStr) -> Option<u16> {
+/// The tables must be those of a loaded library that has them.
+unsafe fn each_version(tables: &Tables, show: &mut dyn FnMut(&CStr, u16) -> bool) {
     const BASE: u16 = 1;
-    let mut at = definitions;
-    for _ in 0..count {
+    let mut at = tables.definitions;
+    for _ in 0..tables.definition_count {
         // SAFETY: a definition, and the first of its names, at the places that it gives.
         let (definition, name) = unsafe {
             let definition = &*(at as *const VersionDefinition);
             let first = &*(at.wrapping_add(u64::from(definition.names)) as *const VersionName);
-            (definition, CStr::from_ptr((strings as *const c_char).add(first.name as usize)))
+            (definition, CStr::from_ptr((tables.strings as *const c_char).add(first.name as usize)))
         };
         // The first one names the file, which can be called like a version: libcudart's is.
-        if definition.flags & BASE == 0 && name == version {
-            return Some(definition.number & 0x7fff);
-        }
-        if definition.next == 0 {
-            return None;
+        if definition.flags & BASE == 0 && show(name, definition.number & 0x7fff) || definition.next == 0 {
+            return;
         }
         at = at.wrapping_add(u64::from(definition.next));
     }
-    None
 }
 
 /// `Elf64_Verdef` (elf.h).

@@ -4,6 +4,7 @@
 use super::instances::{self, Number};
 use crate::event::fields::fields;
 use crate::hooks::lookup::elf::{needs, path_of};
+use crate::hooks::lookup::missing;
 use crate::policy::config::Level;
 use crate::policy::versions::naming::{folder_in_search_path, runtime_major};
 use crate::process::Process;
@@ -54,6 +55,24 @@ pub(in crate::hooks) fn say_conflicts(process: &Process) {
         let found = instances::node(number).map_or(0, Node::major);
         conflict(process, &caller, built_for, &path, found);
     }
+}
+
+/// The functions that were looked up in a version that their library does not have.
+#[inline(never)]
+pub(in crate::hooks) fn say_missing(process: &Process) {
+    missing::take(&mut |function, found| {
+        process.events.emit(
+            Level::Info,
+            "symbol_missing",
+            fields! {
+                "function": &*function, "found": &*found,
+                "message": format!(
+                    "{function} was looked up and is not there. There is: {found}. Whoever asked was built for another \
+                     version of that library, or can do without it."
+                ),
+            },
+        );
+    });
 }
 
 /// A shared runtime that was found in the process.

@@ -5,6 +5,7 @@
  *   host again NAME=PATH NAME=PATH   opened, called and closed in turns; threads call a third meanwhile if it is given
  *   host leaves NAME=PATH            threads end inside a call
  *   host start PATH...               the same as look, and then cuInit
+ *   host missing PATH NAME[@V]...    dlsym or dlvsym in a library, and then cuInit
  *   host default NODE NAME...        dlvsym(RTLD_DEFAULT) of what no library has
  */
 #define _GNU_SOURCE
@@ -110,6 +111,16 @@ int main(int argc, char **argv) {
         }
     } else if (!strcmp(mode, "start")) {
         for (int i = 2; i < argc; i++) look(argv[i]);
+        int (*init)(unsigned) = (int (*)(unsigned))need(dlsym(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda"), "cuInit"), "cuInit");
+        printf("cuInit %d\n", init(0));
+    } else if (!strcmp(mode, "missing")) {
+        handle = need(dlopen(argv[2], RTLD_NOW | RTLD_LOCAL), argv[2]);
+        for (int i = 3; i < argc; i++) {
+            char *version = strchr(argv[i], '@');
+            if (version) *version++ = 0;
+            void *found = version ? dlvsym(handle, argv[i], version) : dlsym(handle, argv[i]);
+            printf("%s: %s\n", argv[i], found ? "found" : dlerror());
+        }
         int (*init)(unsigned) = (int (*)(unsigned))need(dlsym(need(dlopen("libcuda.so.1", RTLD_NOW), "libcuda"), "cuInit"), "cuInit");
         printf("cuInit %d\n", init(0));
     } else if (!strcmp(mode, "default")) {
