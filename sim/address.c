@@ -102,6 +102,7 @@ struct block *block_of_context(const struct context *ctx) {
 /* ---- CUWARDEN_SIM_NULL: what the driver costs when it costs nothing ------------------------ */
 
 enum { STACK = 64 };
+#define NULL_BASE 0x600000000000ULL /* up to 2^44 bytes more: see below */
 static __thread struct {
     CUdeviceptr free[STACK], next;
     int count;
@@ -114,10 +115,15 @@ CUresult null_alloc(CUdeviceptr *ptr, size_t bytes) {
         return CUDA_SUCCESS;
     }
     /* The thread's own storage has an address that no other thread shares. */
-    if (!mine.next) mine.next = 0x600000000000ULL + (((uintptr_t)&mine & 0xffffffffffULL) << 4);
+    if (!mine.next) mine.next = NULL_BASE + (((uintptr_t)&mine & 0xffffffffffULL) << 4);
     *ptr = mine.next;
     mine.next += 512;
     return CUDA_SUCCESS;
+}
+
+/* Pitched and managed memory is in the books in this mode too, and is freed there. */
+bool null_gave(CUdeviceptr ptr) {
+    return !ptr || (ptr >= NULL_BASE && ptr < NULL_BASE + (1ULL << 45));
 }
 
 CUresult null_free(CUdeviceptr ptr) {

@@ -120,8 +120,14 @@ static CUresult release(CUdeviceptr ptr) {
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr ptr) {
-    if (atomic_load_explicit(&sim_null, memory_order_relaxed)) return null_free(ptr);
+    bool null = atomic_load_explicit(&sim_null, memory_order_relaxed);
+    if (null && null_gave(ptr)) return null_free(ptr);
     ENTER(cuMemFree_v2, NEED_CONTEXT);
+    if (null) {
+        struct block *b = block_at(ptr);
+        /* Graphs are not run. */
+        if (!b || (b->kind != BLOCK_LINEAR && b->kind != BLOCK_PITCH && b->kind != BLOCK_MANAGED)) return CUDA_SUCCESS;
+    }
     return release(ptr);
 }
 

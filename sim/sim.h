@@ -161,6 +161,7 @@ CUresult graph_memory_free(struct block *b);
     } while (0)
 
 CUresult null_alloc(CUdeviceptr *ptr, size_t bytes);
+bool null_gave(CUdeviceptr ptr);
 CUresult null_free(CUdeviceptr ptr);
 
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

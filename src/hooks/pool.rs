@@ -54,14 +54,17 @@ hook! {
 }
 
 /// True for allocations whose memory belongs to a pool: their owner is the pool.
+#[inline(always)]
 pub(super) fn is_from_pool(allocation: &Allocation) -> bool {
-    const APIS: [u16; 4] = [
-        number("cuMemAllocAsync"),
-        number("cuMemAllocAsync_ptsz"),
-        number("cuMemAllocFromPoolAsync"),
-        number("cuMemAllocFromPoolAsync_ptsz"),
-    ];
-    allocation.class == Class::Pointer && APIS.contains(&allocation.api)
+    const FIRST: u16 = number("cuMemAllocAsync");
+    const LAST: u16 = number("cuMemAllocFromPoolAsync_ptsz");
+    // The four stand together in the list.
+    const _: () = assert!(
+        number("cuMemAllocAsync_ptsz") == FIRST + 1
+            && number("cuMemAllocFromPoolAsync") == FIRST + 2
+            && LAST == FIRST + 3
+    );
+    allocation.class == Class::Pointer && (FIRST..=LAST).contains(&allocation.api)
 }
 
 struct Taking {

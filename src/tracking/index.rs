@@ -70,7 +70,40 @@ struct Inner {
     /// Indices of records; the key is read from the record itself.
     table: Table,
     /// Empty records that belong to this stripe.
-    empty: Vec<u32>,
+    empty: Stack,
+}
+
+/// Numbers, the last of which are at hand.
+#[derive(Default)]
+struct Stack {
+    near: [u32; BATCH as usize],
+    count: usize,
+    more: Vec<u32>,
+}
+
+impl Stack {
+    #[inline(always)]
+    fn push(&mut self, number: u32) {
+        match self.near.get_mut(self.count) {
+            Some(place) => {
+                *place = number;
+                self.count += 1;
+            }
+            None => self.spill(number),
+        }
+    }
+
+    #[inline(always)]
+    fn pop(&mut self) -> Option<u32> {
+        let Some(last) = self.count.checked_sub(1) else { return self.more.pop() };
+        self.count = last;
+        self.near.get(last).copied()
+    }
+
+    #[cold]
+    fn spill(&mut self, number: u32) {
+        self.more.push(number);
+    }
 }
 
 impl Default for Index {
@@ -87,17 +120,14 @@ impl Index {
         let hash = hash_of(new.address, new.class);
         let stripe_number = stripe_of(hash);
         let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
-        let mut older = Allocation::EMPTY;
-        let found = inner.take(writer, hash, new.address, new.class, &mut older);
         count(writer, stripe_number, new, |counts| &counts.alloc);
-        if found {
-            count(writer, stripe_number, &older, |counts| &counts.free);
-        }
-        let index = inner.empty_record(writer).ok_or(NoRecord)?;
-        let record = writer.record(index).ok_or(NoRecord)?;
+        let index = inner.empty_record(writer);
+        let Some(record) = index.and_then(|index| writer.record(index)) else {
+            return inner.without_record(writer, stripe_number, hash, new);
+        };
         store(record, new);
-        inner.table.insert(hash, index, &|other| hash_of_record(writer, other));
-        Ok(found.then_some(older))
+        let older = inner.put(writer, hash, index.unwrap_or(0), new);
+        Ok(older.and_then(|older| inner.let_go(writer, stripe_number, older)))
     }
 
     /// Removes an allocation, before the driver frees it: from then on the driver may give the address to
@@ -127,7 +157,10 @@ impl Index {
         let mut inner = self.lock(stripe_number).ok_or(NoRecord)?;
         let index = inner.empty_record(writer).ok_or(NoRecord)?;
         store(writer.record(index).ok_or(NoRecord)?, old);
-        inner.table.insert(hash, index, &|other| hash_of_record(writer, other));
+        if let Some(older) = inner.put(writer, hash, index, old) {
+            // Who was given the address meanwhile has lost it again.
+            let _ = inner.let_go(writer, stripe_number, older);
+        }
         uncount_free(writer, stripe_number, old);
         Ok(())
     }
@@ -218,13 +251,49 @@ impl Inner {
         known
     }
 
+    /// Enters a record; an older one of the same address is answered.
+    #[inline(always)]
+    fn put(&mut self, writer: &Writer, hash: u64, index: u32, new: &Allocation) -> Option<u32> {
+        let is_other = |i| i != index && is_at(writer, i, new.address, new.class);
+        self.table.insert(hash, index, &is_other, &|other| hash_of_record(writer, other))
+    }
+
+    /// Empties the record of an allocation that has ended without our seeing it.
+    #[cold]
+    fn let_go(&mut self, writer: &Writer, stripe: usize, index: u32) -> Option<Allocation> {
+        let record = writer.record(index)?;
+        let known = load(record);
+        clear(record);
+        self.empty.push(index);
+        if let Some(older) = &known {
+            count(writer, stripe, older, |counts| &counts.free);
+        }
+        known
+    }
+
+    /// No record is to be had; an older one of the same address is not kept for it.
+    #[cold]
+    fn without_record(
+        &mut self,
+        writer: &Writer,
+        stripe: usize,
+        hash: u64,
+        new: &Allocation,
+    ) -> Result<Option<Allocation>, NoRecord> {
+        let mut older = Allocation::EMPTY;
+        if self.take(writer, hash, new.address, new.class, &mut older) {
+            count(writer, stripe, &older, |counts| &counts.free);
+        }
+        Err(NoRecord)
+    }
+
     #[inline(always)]
     fn empty_record(&mut self, writer: &Writer) -> Option<u32> {
         if let Some(index) = self.empty.pop() {
             return Some(index);
         }
         // Reversed, so that the lowest is used first.
-        self.empty.extend(writer.new_records(BATCH)?.rev());
+        writer.new_records(BATCH)?.rev().for_each(|index| self.empty.push(index));
         self.empty.pop()
     }
 }

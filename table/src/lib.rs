@@ -4,6 +4,7 @@
 //! everything here is compiled in this crate, for speed, where the rest of the shim is compiled for size.
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 /// Indices of records; the keys are in the records.
 #[derive(Default)]
@@ -21,9 +22,22 @@ impl Table {
         Some(found.remove().0)
     }
 
-    /// Adds an index that is not there yet. `hash_of` is asked when the table has to grow.
-    pub fn insert(&mut self, hash: u64, index: u32, hash_of: &dyn Fn(u32) -> u64) {
-        self.0.insert_unique(hash, index, |other| hash_of(*other));
+    /// Adds an index, or puts it in the place of the one for which `is_it` says yes, which is answered. `hash_of` is asked
+    /// when the table has to grow.
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        index: u32,
+        is_it: &dyn Fn(u32) -> bool,
+        hash_of: &dyn Fn(u32) -> u64,
+    ) -> Option<u32> {
+        match self.0.entry(hash, |other| is_it(*other), |other| hash_of(*other)) {
+            Entry::Occupied(mut there) => Some(std::mem::replace(there.get_mut(), index)),
+            Entry::Vacant(place) => {
+                place.insert(index);
+                None
+            }
+        }
     }
 
     /// Every index, in no order.
@@ -64,7 +78,11 @@ mod tests {
         let hash_of = |index: u32| keys[index as usize] >> 55;
         let mut table = Table::default();
         for index in 0..10_000 {
-            table.insert(hash_of(index), index, &hash_of);
+            let key = keys[index as usize];
+            assert_eq!(
+                table.insert(hash_of(index), index, &|other| keys[other as usize] == key, &hash_of),
+                None
+            );
         }
         for index in (0..10_000).step_by(2) {
             let key = keys[index as usize];
@@ -75,6 +93,8 @@ mod tests {
             let found = table.find(hash_of(index), &|other| keys[other as usize] == key);
             assert_eq!(found, (index % 2 == 1).then_some(index));
         }
+        let key = keys[1];
+        assert_eq!(table.insert(key >> 55, 1, &|other| keys[other as usize] == key, &hash_of), Some(1));
         table.retain(&mut |index| index % 4 == 1);
         assert_eq!(table.iter().count(), 2_500);
         assert!(table.iter().all(|index| index % 4 == 1));

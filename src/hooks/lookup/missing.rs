@@ -37,9 +37,9 @@ static KEPT: [Place; PLACES] = [const {
 }; PLACES];
 
 /// False for nearly all names: they cost no more than this.
-#[inline]
+#[inline(always)]
 pub(super) fn may_be_noted(question: &Question, name: &CStr) -> bool {
-    !question.version.is_null() || stem(name.to_bytes()).is_some()
+    !question.version.is_null() || name.to_bytes().last().is_some_and(u8::is_ascii_digit)
 }
 
 /// Notes a look-up that finds nothing although the function is there in another version. `ask` looks another name up in
