@@ -86,3 +86,65 @@ fn nvidia_ml_py_sees_the_same_devices_in_any_order() {
         assert!(bare.stdout.contains("cuInit 0") || !order.contains(&"cuda"), "{}", bare.told());
     }
 }
+
+/// What is known of each process. Children of multiprocessing leave by `_exit`, so they write no report; their record
+/// files say the same.
+fn records(sim: &Sim) -> Vec<Value> {
+    let mut report = Command::new(artefacts::cli());
+    report.args(["report", "--format", "json"]).arg(sim.shared_dir());
+    let out = run(&mut report).succeeded();
+    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", out.told()))
+}
+
+/// multiprocessing in its three ways: every process is in the books with its own, and one quota holds them all.
+#[test]
+fn processes_that_python_starts() {
+    for method in ["fork", "spawn", "forkserver"] {
+        let sim = Sim::new();
+        let mut command = shimmed(&sim, "processes.py");
+        command
+            .args([method, "3", &(4 * MIB).to_string()])
+            .env("CUWARDEN_MEMORY_LIMIT", (14 * MIB).to_string());
+        let out = run(&mut command).succeeded();
+        let said: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", out.told()));
+        let codes: Vec<&str> =
+            said["said"].as_object().expect("an object").values().filter_map(Value::as_str).collect();
+        let granted = codes.iter().filter(|code| **code == "CUDA_SUCCESS").count();
+        let refused = codes.iter().filter(|code| **code == "CUDA_ERROR_OUT_OF_MEMORY").count();
+        assert_eq!((granted, refused), (3, 1), "{method}: three of four fit: {said}");
+        let reports = records(&sim);
+        assert_eq!(reports.len(), 4, "{method}: {reports:#?}");
+        for report in &reports {
+            let code = said["said"][report["pid"].to_string()].as_str();
+            let expected = if code == Some("CUDA_SUCCESS") { 4 * MIB } else { 0 };
+            assert_eq!(report["devices"][0]["live_bytes"], expected, "{method}: {report:#}");
+        }
+    }
+}
+
+/// A child that was forked from a process with CUDA cannot use it. It is told so, and has nothing of its parent's.
+#[test]
+fn a_python_process_forked_too_late() {
+    let sim = Sim::new();
+    let mut command = shimmed(&sim, "processes.py");
+    let out = run(command.args(["fork", "2", &MIB.to_string(), "first"])).succeeded();
+    let said: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", out.told()));
+    let parent = said["parent"].to_string();
+    for (pid, code) in said["said"].as_object().expect("an object") {
+        let expected = if *pid == parent { "CUDA_SUCCESS" } else { "CUDA_ERROR_NOT_INITIALIZED" };
+        assert_eq!(code, expected, "{said}");
+    }
+    let failures = sim.events_named("init_failure");
+    assert!(failures.iter().all(|event| event["causes"][0]["id"] == "after_fork"), "{failures:#?}");
+    assert_eq!(failures.len(), 2, "{failures:#?}");
+    for report in records(&sim) {
+        let expected = if report["pid"].to_string() == parent { MIB } else { 0 };
+        let live: u64 = report["devices"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|d| d["live_bytes"].as_u64())
+            .sum();
+        assert_eq!(live, expected, "{report:#}");
+    }
+}

@@ -253,6 +253,34 @@ fn the_real_runtimes_together() {
     }
 }
 
+/// NVBit#134: a runtime that is linked in has no name; two of them in one process are told apart.
+#[test]
+fn two_runtimes_that_are_linked_in() {
+    let stage = Stage::new();
+    let callers: Vec<String> = [("twelve", "12.9", 12), ("thirteen", "13.5", 13)]
+        .map(|(name, version, major)| {
+            let runtime = clients::cudart(version).static_library.expect("the wheel has a static library");
+            let arguments = [
+                era(major),
+                format!("-DCALLER={name}"),
+                runtime.display().to_string(),
+                "-Wl,--exclude-libs,ALL".to_owned(),
+                "-lpthread".to_owned(),
+                "-lrt".to_owned(),
+                "-ldl".to_owned(),
+            ];
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            named(name, &stage.library("caller.c", "", &format!("lib{name}.so"), &arguments))
+        })
+        .to_vec();
+    let (bare, shimmed) = stage.same(&["open", "local", &callers[0], &callers[1]]);
+    for text in ["twelve is linked with 12090", "thirteen is linked with 13050"] {
+        assert!(bare.stdout.contains(text), "{}", bare.told());
+    }
+    let report = stage.sim.report();
+    assert_eq!(report["runtime_versions"], serde_json::json!(["12.9", "13.5"]), "{}", shimmed.told());
+}
+
 #[test]
 fn the_report_says_which_runtime_and_which_call() {
     let stage = Stage::new();
