@@ -32,10 +32,10 @@ pub(super) struct Got {
     pub bytes: u64,
 }
 
-/// One allocation. `wanted` answers `None` for what is not device memory, or where the call will fail;
+/// One allocation. `HOT`: called as often as nothing else, so everything is inlined. `wanted` answers `None` for what is not device memory, or where the call will fail;
 /// `got` reads the out-parameters and is asked after success only; `undo` frees what does not fit after all.
 #[inline(always)]
-pub(super) fn allocate(
+pub(super) fn allocate<const HOT: bool>(
     api: Id,
     class: Class,
     wanted: impl FnOnce(&'static Process) -> Option<Wanted>,
@@ -48,7 +48,7 @@ pub(super) fn allocate(
         |process, request| {
             let Some(wanted) = wanted(process) else { return Step::Pass };
             request.wanted = wanted;
-            charge(process, request)
+            if HOT { charge(process, request) } else { charge_shared(process, request) }
         },
         real,
         |process, request, code| {
@@ -56,7 +56,8 @@ pub(super) fn allocate(
                 return not_granted(process, request, code);
             }
             let got = got(request.wanted);
-            if settle(process, request, got) {
+            let fits = if HOT { settle(process, request, got) } else { settle_shared(process, request, got) };
+            if fits {
                 return code;
             }
             undo(got);
@@ -73,7 +74,8 @@ struct Request {
     reserved: Reserved,
 }
 
-/// The first half of every allocation, whatever kind it is: one function for all hooks.
+/// The first half of every allocation, whatever kind it is.
+#[inline(always)]
 fn charge(process: &Process, request: &mut Request) -> Step {
     let Wanted { device, bytes, .. } = request.wanted;
     match refuse::reserve(process, device, bytes) {
@@ -83,6 +85,15 @@ fn charge(process: &Process, request: &mut Request) -> Step {
         }
         Err(denied) => Step::Answer(deny(process, request.api, device, bytes, denied)),
     }
+}
+
+/// One function for all hooks that are not called as often as others.
+fn charge_shared(process: &Process, request: &mut Request) -> Step {
+    charge(process, request)
+}
+
+fn settle_shared(process: &Process, request: &Request, got: Got) -> bool {
+    settle(process, request, got)
 }
 
 #[cold]
@@ -95,6 +106,7 @@ fn not_granted(process: &Process, request: &Request, code: CUresult) -> CUresult
 
 /// The second half: enters what the driver gave. False: it took more than could be known before, and that does not
 /// fit. The caller frees it, and only then gives its charge back.
+#[inline(always)]
 fn settle(process: &Process, request: &Request, got: Got) -> bool {
     let &Request { api, class, wanted, mut reserved } = request;
     let Some(account) = process.account(wanted.device) else { return true };

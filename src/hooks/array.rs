@@ -78,7 +78,7 @@ fn create(
     real: impl FnOnce() -> CUresult,
     size: impl FnOnce(&CUDA_ARRAY3D_DESCRIPTOR) -> u64,
 ) -> CUresult {
-    allocate(
+    allocate::<false>(
         api,
         class,
         |process: &'static Process| {

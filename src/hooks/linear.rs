@@ -15,15 +15,15 @@ const LEAST_PITCH_ALIGNMENT: u64 = 32;
 hook! {
     fn cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32) |real| {
         // SAFETY: read after success only, when the driver has written it.
-        linear(Id::cuMemAlloc, dptr.is_null(), bytesize.into(), real, || unsafe { *dptr }.into())
+        linear::<false>(Id::cuMemAlloc, dptr.is_null(), bytesize.into(), real, || unsafe { *dptr }.into())
     }
     fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) |real| {
         // SAFETY: as above.
-        linear(Id::cuMemAlloc_v2, dptr.is_null(), bytesize as u64, real, || unsafe { *dptr })
+        linear::<true>(Id::cuMemAlloc_v2, dptr.is_null(), bytesize as u64, real, || unsafe { *dptr })
     }
     fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) |real| {
         // SAFETY: as above.
-        linear(Id::cuMemAllocManaged, dptr.is_null(), bytesize as u64, real, || unsafe { *dptr })
+        linear::<false>(Id::cuMemAllocManaged, dptr.is_null(), bytesize as u64, real, || unsafe { *dptr })
     }
     fn cuMemAllocPitch(dptr: *mut CUdeviceptr_v1, pPitch: *mut u32, WidthInBytes: u32, Height: u32, ElementSizeBytes: u32) |real| {
         let null = dptr.is_null() || pPitch.is_null();
@@ -46,14 +46,14 @@ hook! {
 }
 
 #[inline(always)]
-fn linear(
+fn linear<const HOT: bool>(
     api: Id,
     null: bool,
     bytes: u64,
     real: impl FnOnce() -> CUresult,
     address: impl FnOnce() -> u64,
 ) -> CUresult {
-    allocate(
+    allocate::<HOT>(
         api,
         Class::Pointer,
         |process| wanted(process, null, bytes),
@@ -72,7 +72,7 @@ fn pitched(
     out: impl FnOnce() -> (u64, u64),
 ) -> CUresult {
     let least = width.checked_next_multiple_of(LEAST_PITCH_ALIGNMENT).unwrap_or(u64::MAX);
-    allocate(
+    allocate::<false>(
         api,
         Class::Pointer,
         |process| wanted(process, null, sizes::pitched(least, height)),

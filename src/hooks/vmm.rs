@@ -14,7 +14,7 @@ use core::ffi::c_void;
 
 hook! {
     fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: u64) |real| {
-        allocate(
+        allocate::<false>(
             Id::cuMemCreate,
             Class::Physical,
             |_| {
