@@ -38,6 +38,10 @@ The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB sa
 what is there already keeps its place. A program with AddressSanitizer needs that first: \
 LD_PRELOAD=$(cc -print-file-name=libasan.so) cuwarden run -- ./app
 
+A program that changes or clears the environment of those that it starts does not lose the shim, nor the CUWARDEN_ \
+variables that it was started with: their values hold for all that follow. CUWARDEN_FOLLOW=0 leaves the environment of \
+children alone.
+
 Preloading is cooperative: it does not reach setuid, statically linked or 32-bit programs.
 
 Exit status: the program's; 128+N when signal N ended it; 127 no such program; 126 it cannot be executed; 125 cuwarden \
