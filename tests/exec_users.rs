@@ -10,6 +10,7 @@ mod support;
 
 use std::process::Command;
 
+use common::artefacts;
 use common::process::run;
 use common::sim::Sim;
 use support::{kept, program, text, variables};
@@ -67,6 +68,46 @@ fn pythons_and_shells() {
             |variable: &&String| variable.starts_with("CUWARDEN_") || variable.starts_with("LD_PRELOAD");
         assert_eq!(seen.iter().filter(of_ours).count(), kept.len(), "{told}");
     }
+}
+
+/// Within a shell that cuwarden runs, another run says which of its options have no effect, and tells of what it started
+/// where that is.
+#[test]
+fn a_run_within_a_run() {
+    let sim = Sim::new();
+    let (this, command) = (program(), artefacts::cli());
+    let inner = format!(
+        "{} run --memory-limit 1g --dir {} --label a=b",
+        text(&command),
+        text(&sim.temp.join("mine"))
+    );
+    let outer = |limit: &[&str], variables: &[(&str, &str)]| {
+        let mut run_it = sim.bare(&command);
+        run_it.args(["run", "--dir", text(&sim.shared_dir())]).args(limit).envs(variables.iter().copied());
+        let inner = format!("{inner} -- {} show", text(&this));
+        run(run_it.args(["--", "/bin/sh", "-c", &inner])).succeeded()
+    };
+    let out = outer(&["--memory-limit", "64m"], &[]);
+    let seen = variables(&out);
+    let shared = format!("CUWARDEN_DIR={}", text(&sim.shared_dir()));
+    for expected in ["CUWARDEN_MEMORY_LIMIT=64m", "CUWARDEN_LABELS=a=b", &shared] {
+        assert!(seen.contains(&expected.to_owned()), "{expected}: {}", out.told());
+    }
+    for expected in ["--memory-limit has no effect, CUWARDEN_MEMORY_LIMIT is 64m", "--dir has no effect"] {
+        assert!(out.stderr.contains(expected), "{expected}: {}", out.told());
+    }
+    assert!(!out.stderr.contains("--label"), "{}", out.told());
+    // Without a quota only what is set already holds.
+    let out = outer(&[], &[]);
+    assert!(variables(&out).contains(&"CUWARDEN_MEMORY_LIMIT=1g".to_owned()), "{}", out.told());
+    assert!(
+        variables(&out).contains(&shared) && out.stderr.contains("--dir has no effect"),
+        "{}",
+        out.told()
+    );
+    let out = outer(&["--memory-limit", "64m"], &[("CUWARDEN_FOLLOW", "0")]);
+    assert!(variables(&out).contains(&"CUWARDEN_MEMORY_LIMIT=1g".to_owned()), "{}", out.told());
+    assert!(!variables(&out).contains(&shared) && out.stderr.is_empty(), "{}", out.told());
 }
 
 /// What libc starts by itself is out of reach: its own environment is what it takes. As the README says.
