@@ -138,7 +138,7 @@ fn a_python_process_forked_too_late() {
     assert!(failures.iter().all(|event| event["causes"][0]["id"] == "after_fork"), "{failures:#?}");
     assert_eq!(failures.len(), 2, "{failures:#?}");
     for report in records(&sim) {
-        let expected = if report["pid"].to_string() == parent { MIB } else { 0 };
+        let expected = if report["pid"] == said["parent"] { MIB } else { 0 };
         let live: u64 = report["devices"]
             .as_array()
             .expect("a list")

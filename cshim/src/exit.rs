@@ -3,8 +3,8 @@
 //! The loader runs [`AT_EXIT`] among the destructors of the libraries. A preloaded library on which no other depends
 //! comes early there: others may free their device memory later. So this writes a first report, for the case that
 //! a destructor ends the process, and asks for the last word: an exit handler that is registered while the loader
-//! goes through the destructors runs after all of them. There is no constructor: hooks run before one could, and a
-//! process without CUDA needs none.
+//! goes through the destructors runs after all of them. No constructor asks for it: a process without
+//! CUDA needs none.
 
 use core::ffi::{c_int, c_void};
 use cuwarden_core::process;

@@ -2,6 +2,7 @@
 //!
 //! Each symbol is one jump to its hook in the `cuwarden` crate, where everything is decided.
 
+mod exec;
 mod exit;
 mod loader;
 mod runtime;

@@ -5,8 +5,9 @@ mod directory;
 mod environment;
 mod shim;
 mod summary;
+mod within;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -14,10 +15,12 @@ use std::time::SystemTime;
 
 use super::bundle;
 use super::error::{Failure, NOT_EXECUTABLE, NOT_FOUND, USED_WRONGLY};
+use super::terminal::say;
 use crate::policy::versions::{CudaVersion, VERSION_ALLOWED};
 pub use directory::{Directory, make_folder};
 pub use environment::Environment;
 pub use shim::find as find_shim;
+use within::Outer;
 
 /// Run a program, and all that it starts, tracked and within a quota.
 ///
@@ -37,6 +40,10 @@ Examples:
 The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD, so \
 what is there already keeps its place. A program with AddressSanitizer needs that first: \
 LD_PRELOAD=$(cc -print-file-name=libasan.so) cuwarden run -- ./app
+
+A program that changes or clears the environment of those that it starts does not lose the shim, nor the CUWARDEN_ \
+variables that it was started with: their values hold for all that follow, for a cuwarden run within as well. \
+CUWARDEN_FOLLOW=0 leaves the environment of children alone.
 
 Preloading is cooperative: it does not reach setuid, statically linked or 32-bit programs.
 
@@ -69,22 +76,44 @@ pub struct Arguments {
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let shim = find_shim()?;
-    let mut directory = match &arguments.dir {
+    let mut outer = Outer::here();
+    let held = outer.as_ref().and_then(Outer::directory);
+    let mut directory = match held.as_ref().or(arguments.dir.as_ref()) {
         Some(path) => Directory::shared(path)?,
         None => Directory::private()?,
     };
     let mut environment = Environment::new(&shim, directory.path());
-    if let Some(limit) = &arguments.memory_limit {
+    let mut has_effect = |option: &str, variable: &str, value: &OsStr| {
+        outer.as_mut().is_none_or(|outer| outer.lets(option, variable, value))
+    };
+    if let Some(path) = &arguments.dir {
+        has_effect("--dir", "CUWARDEN_DIR", std::path::absolute(path).as_ref().unwrap_or(path).as_os_str());
+    }
+    if let Some(limit) = &arguments.memory_limit
+        && has_effect("--memory-limit", "CUWARDEN_MEMORY_LIMIT", limit.as_ref())
+    {
         environment.set("CUWARDEN_MEMORY_LIMIT", limit);
     }
-    if let Some(baseline) = &arguments.baseline {
+    if let Some(baseline) = &arguments.baseline
+        && has_effect("--baseline", "CUWARDEN_BASELINE", baseline.as_ref())
+    {
         environment.set("CUWARDEN_BASELINE", baseline);
     }
-    let reports = arguments.report.as_deref().map(make_folder).transpose()?;
+    let mut reports = arguments.report.as_deref().map(make_folder).transpose()?;
     if let Some(folder) = &reports {
-        environment.set("CUWARDEN_REPORT", folder);
+        if has_effect("--report", "CUWARDEN_REPORT", folder.as_ref()) {
+            environment.set("CUWARDEN_REPORT", folder);
+        } else {
+            reports = std::env::var_os("CUWARDEN_REPORT").map(PathBuf::from);
+        }
     }
-    environment.add_labels(&arguments.labels);
+    let labels = arguments.labels.join(",");
+    if !labels.is_empty() && has_effect("--label", "CUWARDEN_LABELS", labels.as_ref()) {
+        environment.add_labels(&arguments.labels);
+    }
+    if let Some(message) = outer.and_then(|outer| outer.message()) {
+        say(&message);
+    }
     if arguments.sim {
         bundle::install(directory.path(), &mut environment)?;
     }

@@ -10,6 +10,7 @@ mod context;
 mod context_cost;
 mod devices;
 mod driver;
+pub mod exec;
 mod graph;
 mod guard;
 mod info;

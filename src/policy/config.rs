@@ -149,6 +149,8 @@ impl Config {
             baseline: reader.baseline(),
         };
         reader.switch("CUWARDEN_DISABLE", false);
+        // Read by itself where a program is started, long before this.
+        reader.switch("CUWARDEN_FOLLOW", true);
         (config, reader.errors)
     }
 }
@@ -434,6 +436,7 @@ mod tests {
             ("CUWARDEN_LABELS", "arm=A,"),
             ("CUWARDEN_LOG", "loud"),
             ("CUWARDEN_DISABLE", "yes"),
+            ("CUWARDEN_FOLLOW", "no"),
             ("CUWARDEN_PRIVATE_TABLES", "2"),
             ("CUWARDEN_DIR", "here"),
             ("CUWARDEN_BASELINE", "12"),

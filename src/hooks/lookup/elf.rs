@@ -1,6 +1,6 @@
 //! Functions of loaded libraries, found without calling the loader's dlsym or dlvsym: we export both as well.
 //!
-//! Of dlsym and dlvsym the first definition after ours in load order is taken. That is libc's or libdl's, or that of another
+//! Of what we export ourselves without a version, such as dlsym, the first definition after ours in load order is taken. That is libc's or libdl's, or that of another
 //! interposer, which then gets the call as it would without us.
 
 use super::symbols::{Dyn, definition, needed};
@@ -43,7 +43,8 @@ pub fn real_dlclose() -> Option<Dlclose> {
     Some(unsafe { std::mem::transmute::<*mut c_void, Dlclose>(address) })
 }
 
-fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
+/// The first definition after ours, looked for once.
+pub(in crate::hooks) fn cached(slot: &AtomicPtr<c_void>, name: &CStr) -> Option<*mut c_void> {
     // Relaxed: the address of code that was there before.
     let known = slot.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -190,6 +191,13 @@ pub(in crate::hooks) fn own_base() -> u64 {
     &raw const __ehdr_start as u64
 }
 
+/// The path by which the loader knows us; empty in a program that we are linked into.
+pub(in crate::hooks) fn own_path() -> &'static CStr {
+    let path = libraries().find(|library| library.base == own_base()).map(|library| library.name);
+    // SAFETY: the loader's own string, of a library that is never unloaded.
+    path.filter(|path| !path.is_null()).map_or(c"", |path| unsafe { CStr::from_ptr(path) })
+}
+
 fn segments(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
     if info.dlpi_phdr.is_null() {
         return &[];
@@ -202,7 +210,7 @@ fn segments(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
 #[repr(C)]
 pub(super) struct LinkMap {
     base: u64,
-    _name: *const c_char,
+    name: *const c_char,
     dynamic: *const Dyn,
     next: *const LinkMap,
 }
