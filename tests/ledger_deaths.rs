@@ -89,8 +89,10 @@ fn another_program_in_its_place_holds_nothing() {
             }
             puppet.tell("exec /bin/sleep 100000");
             let name = format!("/proc/{}/comm", puppet.pid);
+            // It has the name already while the kernel still closes what was open. Then it sleeps.
             until("the other program runs", || {
                 std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+                    && matches!(state_of(puppet.pid), Some(('S', _)))
             });
         });
         frees_everything("exec of a program that does not use CUDA yet", |_, puppet| {
