@@ -58,7 +58,7 @@ fn report(
     let causes = explain(Case { failure: &failure, known: &known, machine: &machine, chain: chain.as_ref() });
     let message = message(api, code, device, &causes);
     let fields = fields! {
-        "api": api, "code": code, "name": name(api, code), "device": device, "stack": stack,
+        "api": api, "runtime_api": runtime::calling(), "code": code, "name": name(api, code), "device": device, "stack": stack,
         "nvml_chain": shown(&chain.map(|chain| chain.calls).unwrap_or_default()), "app_nvml_calls": shown(&nvml::last_calls()), "causes": shown(&causes),
         "message": message,
     };

@@ -1,8 +1,8 @@
 //! Contexts and their devices, refusals, and failures to start: what all hooks have in common.
 
 use super::devices::{account, device_number, uuid_of};
-use super::driver;
 use super::table::Id;
+use super::{driver, runtime};
 use crate::cuda::abi::{CUdevice, CUresult};
 use crate::cuda::error::CUDA_ERROR_OUT_OF_MEMORY;
 use crate::event::fields::fields;
@@ -78,7 +78,11 @@ fn reserve_after_trim(
 /// Refuses a request: counted always, said once.
 #[cold]
 pub(super) fn deny(process: &Process, api: Id, device: u8, bytes: u64, denied: Denied) -> CUresult {
-    refused(process, api, &format!("{} of {}", api.name(), size(bytes)), device, bytes, denied)
+    let what = match runtime::calling() {
+        Some(call) => format!("{call} ({}) of {}", api.name(), size(bytes)),
+        None => format!("{} of {}", api.name(), size(bytes)),
+    };
+    refused(process, api, &what, device, bytes, denied)
 }
 
 /// Refuses a context, whoever makes it.
@@ -101,7 +105,7 @@ fn refused(process: &Process, api: Id, what: &str, device: u8, bytes: u64, denie
             Level::Warn,
             "quota_denied",
             fields! {
-                "device": device, "uuid": uuid_of(process, device), "api": api.name(),
+                "device": device, "uuid": uuid_of(process, device), "api": api.name(), "runtime_api": runtime::calling(),
                 "requested_bytes": bytes, "used_bytes": denied.used, "limit_bytes": denied.limit,
                 "holders": holders.iter().map(holder).collect::<Vec<_>>(),
                 "message": refusal::text(what, device, denied, &holders, process.pid()),

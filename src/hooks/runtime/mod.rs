@@ -105,6 +105,16 @@ pub(super) fn is_in_call() -> bool {
     unsafe { (*words).via != 0 && (*words).via_frame > cuwarden_arch::stack_pointer() }
 }
 
+/// The runtime's function that the application called, where the thread is in one.
+pub(super) fn calling() -> Option<&'static str> {
+    if !is_in_call() {
+        return None;
+    }
+    // SAFETY: the thread's own words.
+    let call = (unsafe { (*cuwarden_arch::thread_words()).via } >> 32).checked_sub(1)?;
+    CALLS.get(usize::try_from(call).ok()?).map(|call| call.name)
+}
+
 /// Where no function of the driver failed there may be no driver, or the runtime did not like what it found.
 #[cold]
 #[inline(never)]
@@ -137,7 +147,7 @@ pub(super) fn current(process: &Process, here: u64) -> u32 {
 fn via(call: usize, number: Option<Number>) -> u64 {
     let api = CALLS.get(call).map_or(0, |call| call.api);
     // Not 0 whatever it is.
-    1 << 32 | number.map_or(0, |Number(number)| u64::from(number) + 1) << 16 | u64::from(api)
+    (call as u64 + 1) << 32 | number.map_or(0, |Number(number)| u64::from(number) + 1) << 16 | u64::from(api)
 }
 
 fn number_in(via: u64) -> Option<Number> {
