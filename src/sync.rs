@@ -27,23 +27,6 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Lock<T> {
-    /// For a static.
-    pub const fn new(value: T) -> Lock<T> {
-        Lock { taken: AtomicU32::new(0), value: UnsafeCell::new(value) }
-    }
-
-    /// Takes the lock, but does not wait for ever: in a forked child its holder may be gone.
-    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        for _ in 0..1000 {
-            // Acquire as in [`Lock::lock`].
-            if self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Some(Guard { lock: self });
-            }
-            std::thread::yield_now();
-        }
-        None
-    }
-
     /// Takes the lock.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {

@@ -9,11 +9,10 @@ use crate::hooks::lookup::elf::{dynamic_section, each_library, library_of, own_b
 use crate::hooks::lookup::symbols::{Dyn, definition};
 use crate::policy::versions::runtime::identify;
 use crate::stack::cudart;
-use crate::sync::Lock;
 use crate::tracking::askers;
 use crate::tracking::runtimes::MOST_LOADED;
 use core::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The number of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +51,39 @@ static INSTANCES: [Instance; MOST_LOADED] = [const {
     }
 }; MOST_LOADED];
 
-/// Held to give places. Its value: the generation for which the places were looked through.
-static GIVING: Lock<u64> = Lock::new(0);
+/// The generation for which the places were looked through.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
+/// The process whose thread gives places; 0 = none does. A forked child may find its parent's number, whose thread it
+/// does not have.
+static GIVER: AtomicU32 = AtomicU32::new(0);
+
+/// The right to give places.
+struct Giving;
+
+impl Giving {
+    /// `None`: another thread takes too long.
+    fn begin() -> Option<Giving> {
+        let pid = std::process::id();
+        for _ in 0..1000 {
+            let giver = GIVER.load(Ordering::Relaxed);
+            // Acquire pairs with the Release in `drop`.
+            if giver != pid
+                && GIVER.compare_exchange(giver, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Some(Giving);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        GIVER.store(0, Ordering::Release);
+    }
+}
 
 /// The function of a row in a runtime.
 #[inline(always)]
@@ -104,10 +134,11 @@ pub(super) fn candidates(wanted: Option<Node>) -> Vec<Candidate> {
 
 /// The place of a runtime; `None`: there is none left, or another thread takes too long to give one.
 pub(super) fn place_of(runtime: Candidate) -> Option<Number> {
-    let mut looked = GIVING.try_lock()?;
-    if *looked != generation() {
+    let _giving = Giving::begin()?;
+    // Relaxed: whoever gives places reads and writes it.
+    let now = generation();
+    if LOOKED.swap(now, Ordering::Relaxed) != now {
         // Something was unloaded: what lies at the same place may be another library.
-        *looked = generation();
         let loaded = candidates(None);
         for instance in &INSTANCES {
             if candidate(instance).is_some_and(|known| !loaded.contains(&known)) {
@@ -165,4 +196,28 @@ pub(super) fn version(number: Number) -> Option<u32> {
     let found = cudart::holding(code, None)?;
     let asked = askers::of(found.text.start);
     identify(&found, asked).map(|identified| identified.version.number())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_in_a_child_whose_parent_was_at_it() {
+        let giving = Giving::begin().unwrap();
+        assert!(Giving::begin().is_none(), "one thread at a time");
+        // SAFETY: the child looks at memory, and leaves at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = i32::from(Giving::begin().is_none());
+            // SAFETY: no destructors, no locks.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(giving);
+        assert!(Giving::begin().is_some());
+    }
 }
