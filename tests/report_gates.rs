@@ -300,3 +300,32 @@ fn run_fails_for_leaks_where_it_is_asked_to() {
     assert!(out.stdout.contains("program.c:"), "{}", out.stdout);
     assert!(Path::new(&temp.join("reports")).is_dir());
 }
+
+#[test]
+fn files_are_written_by_their_ending() {
+    let temp = Temp::new("gates-output");
+    written(&temp, &sample());
+    let names = ["a.html", "a.json", "a.folded", "a.pb.gz", "a.txt", "b.pprof"];
+    let arguments: Vec<&str> = names.iter().flat_map(|name| ["--output", name]).collect();
+    let out = report(&temp, &arguments).succeeded();
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("", ""));
+    let read = |name: &str| std::fs::read(temp.join(name)).unwrap();
+    assert!(read("a.html").starts_with(b"<!DOCTYPE html>"));
+    assert_eq!(read("a.json"), report(&temp, &["--format", "json"]).succeeded().stdout.as_bytes());
+    assert_eq!(read("a.folded"), report(&temp, &["--format", "folded"]).succeeded().stdout.as_bytes());
+    assert_eq!(read("a.txt"), report(&temp, &[]).succeeded().stdout.as_bytes());
+    assert!(read("a.pb.gz").starts_with(b"\x1f\x8b") && read("a.pb.gz") == read("b.pprof"));
+    report(&temp, &["--format", "html", "-o", "page"]).succeeded();
+    assert_eq!(read("page"), read("a.html"));
+    // The same again, over files that are there: the same bytes, and nothing unfinished is left.
+    let before: Vec<_> = names.iter().map(|name| read(name)).collect();
+    report(&temp, &arguments).succeeded();
+    assert_eq!(before, names.iter().map(|name| read(name)).collect::<Vec<_>>());
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), names.len() + 2);
+
+    report(&temp, &["--output", "leaks"]).exited(64);
+    report(&temp, &["--format", "json", "-o", "a", "-o", "b"]).exited(64);
+    report(&temp, &["--output", "no/such/folder.html"]).exited(74);
+    let out = report(&temp, &["--format", "text", "--output", "/dev/stdout"]).succeeded();
+    assert!(out.stdout.starts_with("Leak: 12.0 MiB"), "{}", out.stdout);
+}

@@ -25,6 +25,9 @@ Examples:
   cuwarden report /tmp/reports                        every process of a run
   cuwarden report --format json cuwarden-4242.json    with names and source lines, for scripts
   cuwarden report --fail-on-leak reports || exit 1    a gate for CI
+  cuwarden report --output leaks.html --output leaks.pb.gz reports
+  cuwarden report --format folded reports | flamegraph.pl --countname bytes > leaks.svg
+  go tool pprof -http : leaks.pb.gz                   speedscope reads it too
   cuwarden report --fail-on-leak --suppressions known.txt --max-leak 16MiB reports
 
 known.txt has a pattern a line; a leak is left out where the call or any frame of its call stack fits one:
@@ -43,7 +46,8 @@ pub struct Arguments {
     /// What to make; default: text, or what the ending of --output's FILE says
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Write to FILE instead of stdout; may be repeated. The ending says the format: .txt or .json
+    /// Write to FILE instead of stdout; may be repeated. The ending says the format: .txt, .json, .html, .folded,
+    /// .pb.gz or .pprof
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// Call stacks that the text shows of each kind

@@ -5,7 +5,11 @@
 
 #[cfg(feature = "cli")]
 mod debug_info;
+#[cfg(feature = "cli")]
+pub mod folded;
 mod grouped;
+#[cfg(feature = "cli")]
+pub mod html;
 #[cfg(feature = "cli")]
 pub mod json;
 #[cfg(feature = "cli")]
@@ -15,6 +19,8 @@ pub mod library;
 pub mod model;
 #[cfg(feature = "cli")]
 pub mod pattern;
+#[cfg(feature = "cli")]
+pub mod pprof;
 pub mod size;
 #[cfg(feature = "cli")]
 pub mod symbols;

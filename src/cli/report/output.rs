@@ -1,16 +1,16 @@
 //! What is written, and where.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
 use crate::cli::error::{Failure, INTERNAL, NO_OUTPUT, USED_WRONGLY};
 use crate::cli::terminal;
-use crate::report::json;
 use crate::report::judged::Judged;
 use crate::report::text::{self, Extent, Style};
+use crate::report::{folded, html, json, pprof};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -18,10 +18,23 @@ pub enum Format {
     Text,
     /// For scripts: schema cuwarden.report/1
     Json,
+    /// For a browser: one file, with a flame graph
+    Html,
+    /// For flamegraph.pl, inferno and speedscope: a call stack a line, and its bytes
+    Folded,
+    /// For pprof and speedscope: gzip'd profile.proto with live_bytes and live_count
+    Pprof,
 }
 
-const ENDINGS: [(&str, Format); 3] =
-    [(".txt", Format::Text), (".text", Format::Text), (".json", Format::Json)];
+const ENDINGS: [(&str, Format); 7] = [
+    (".txt", Format::Text),
+    (".text", Format::Text),
+    (".json", Format::Json),
+    (".html", Format::Html),
+    (".folded", Format::Folded),
+    (".pb.gz", Format::Pprof),
+    (".pprof", Format::Pprof),
+];
 
 /// One thing to write: to stdout where there is no file.
 #[derive(Debug)]
@@ -34,6 +47,9 @@ pub struct To {
 pub fn answers(format: Option<Format>, files: &[PathBuf]) -> Result<Vec<To>, Failure> {
     let wrong = |message: String| Failure::new(USED_WRONGLY, message);
     match (format, files) {
+        (Some(Format::Pprof), []) if io::stdout().is_terminal() => {
+            Err(wrong("pprof's format is not text. Name a file: --output leaks.pb.gz".to_owned()))
+        }
         (format, []) => Ok(vec![To { format: format.unwrap_or(Format::Text), file: None }]),
         (Some(format), [file]) => Ok(vec![To { format, file: Some(file.clone()) }]),
         (Some(_), _) => Err(wrong(
@@ -74,6 +90,9 @@ impl Answer<'_> {
         let bytes = match to.format {
             Format::Text => self.text(&style).into_bytes(),
             Format::Json => self.json()?,
+            Format::Html => html::html(self.reports).map_err(internal)?.into_bytes(),
+            Format::Folded => folded::folded(self.reports).into_bytes(),
+            Format::Pprof => pprof::pprof(self.reports).map_err(internal)?,
         };
         match &to.file {
             None => terminal::answer_bytes(&bytes),
