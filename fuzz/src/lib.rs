@@ -4,23 +4,30 @@ pub mod image;
 pub mod memory_file;
 pub mod take;
 
-use cuwarden::report::text::{self, Style};
-use cuwarden::report::{Report, model::SCHEMA};
+use cuwarden::report::judged::Judged;
+use cuwarden::report::text::{self, Extent, Style};
+use cuwarden::report::{Report, folded, html, json, model::SCHEMA, pprof};
 
-/// Everything that is made of a report: the text, and JSON.
+/// Everything that is made of a report: the text, JSON, and the other formats.
 ///
 /// # Panics
 /// If one of them is not what a terminal or another reader can take.
 pub fn show(reports: &[Report], style: &Style) {
     let mut texts: Vec<String> = reports.iter().map(|report| text::one(report, style)).collect();
-    texts.push(text::many(reports, style));
+    let judged: Vec<Judged> = reports.iter().cloned().map(Judged::plain).collect();
+    texts.push(text::many(&judged, Extent::ALL, style));
+    texts.push(folded::folded(&judged));
+    let page = html::html(&judged).expect("a report can be written as a page");
+    assert_eq!(page.matches("<script").count(), 2, "a report brings markup into the page");
+    pprof::pprof(&judged).expect("a report can be written as a profile");
     for text in texts {
         // What programs call themselves must not reach the terminal as commands.
         let bad = text.chars().find(|&c| c.is_control() && c != '\n' && !(style.colour && c == '\x1b'));
         assert_eq!(bad, None, "in the text of a report:\n{text:?}");
     }
     for report in reports {
-        let json = serde_json::to_string_pretty(report).expect("a report can be written as JSON");
+        let shown = Judged::plain(report.clone());
+        let json = serde_json::to_string_pretty(&json::shown(&shown)).expect("a report can be written as JSON");
         let mut again: Report = serde_json::from_str(&json).expect("a report's own JSON can be read");
         assert_eq!(again.schema, report.schema);
         // serde_json's reading of decimals may differ in the last digit.

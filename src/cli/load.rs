@@ -136,27 +136,39 @@ fn file(path: &Path, observer: &Observer) -> Result<Vec<Report>, String> {
 }
 
 fn parse(text: &[u8]) -> Result<Vec<Report>, String> {
-    let value: serde_json::Value = serde_json::from_slice(text)
-        .map_err(|error| format!("is no valid JSON, or was cut short: {error}"))?;
-    let list = match value {
-        serde_json::Value::Array(list) => list,
-        one => vec![one],
+    // First what it says it is. Without keeping the rest: a report may have millions of frames.
+    let no_json = |error: serde_json::Error| match error.is_data() {
+        true => format!("is JSON and no report of cuwarden: {error}"),
+        false => format!("is no valid JSON, or was cut short: {error}"),
     };
-    list.into_iter()
-        .map(|value| {
-            match value.get("schema").and_then(|schema| schema.as_str()) {
-                Some(SCHEMA) => {}
-                Some(other) => {
-                    return Err(format!(
-                        "has the schema \"{other}\", and this cuwarden reads \"{SCHEMA}\". \
-                         Use the cuwarden that wrote it"
-                    ));
-                }
-                None => {
-                    return Err(format!("is JSON and no report of cuwarden: it has no schema \"{SCHEMA}\""));
-                }
+    let is_list = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let schemas: Vec<Schema> = match is_list {
+        true => serde_json::from_slice(text).map_err(no_json)?,
+        false => vec![serde_json::from_slice(text).map_err(no_json)?],
+    };
+    for Schema { schema } in schemas {
+        match schema.as_ref().and_then(|schema| schema.as_str()) {
+            Some(SCHEMA) => {}
+            Some(other) => {
+                return Err(format!(
+                    "has the schema \"{other}\", and this cuwarden reads \"{SCHEMA}\". \
+                     Use the cuwarden that wrote it"
+                ));
             }
-            serde_json::from_value(value).map_err(|error| format!("is damaged: {error}"))
-        })
-        .collect()
+            None => {
+                return Err(format!("is JSON and no report of cuwarden: it has no schema \"{SCHEMA}\""));
+            }
+        }
+    }
+    let damaged = |error| format!("is damaged: {error}");
+    match is_list {
+        true => serde_json::from_slice(text).map_err(damaged),
+        false => serde_json::from_slice(text).map(|report| vec![report]).map_err(damaged),
+    }
+}
+
+/// What tells a report from other JSON.
+#[derive(serde::Deserialize)]
+struct Schema {
+    schema: Option<serde_json::Value>,
 }

@@ -8,6 +8,7 @@ mod check;
 mod demo;
 mod doctor;
 mod error;
+mod gate;
 mod limit;
 mod load;
 mod nvml;

@@ -9,12 +9,14 @@ mod within;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
 use super::bundle;
 use super::error::{Failure, NOT_EXECUTABLE, NOT_FOUND, USED_WRONGLY};
+use super::gate;
 use super::terminal::say;
 use crate::policy::versions::{CudaVersion, VERSION_ALLOWED};
 pub use directory::{Directory, make_folder};
@@ -35,6 +37,7 @@ Examples:
   cuwarden run -- python train.py
   cuwarden run --memory-limit 4GiB --report reports -- ./app --input data
   cuwarden run --memory-limit '0=4GiB,*=2GiB' --label arm=A --label cuda=12.4 -- ./app
+  cuwarden run --leak-exitcode 23 --max-leak 16MiB --suppressions known.txt -- pytest     a gate for CI
   cuwarden run --sim -- ./app          on a simulated GPU, where there is none
 
 The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD, so \
@@ -46,6 +49,9 @@ variables that it was started with: their values hold for all that follow, for a
 CUWARDEN_FOLLOW=0 leaves the environment of children alone.
 
 Preloading is cooperative: it does not reach setuid, statically linked or 32-bit programs.
+
+--leak-exitcode judges all processes of the run that have ended, those that were killed too. A program that failed keeps \
+its own exit status. Where what a process held cannot be read, the status is N as well: a gate that cannot see does not pass.
 
 Exit status: the program's; 128+N when signal N ended it; 127 no such program; 126 it cannot be executed; 125 cuwarden \
 could not do its part; 64 used wrongly."
@@ -66,6 +72,12 @@ pub struct Arguments {
     /// A label for reports, events and metrics; may be repeated
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<String>,
+    /// Exit with N (1 to 255) where the program ended with 0 and memory was leaked, or more than --max-leak. What the driver
+    /// holds for a process (pools, graphs, code) does not count
+    #[arg(long, value_name = "N")]
+    leak_exitcode: Option<NonZeroU8>,
+    #[command(flatten)]
+    gate: gate::Options,
     /// Put the bundled simulated GPU in the place of the driver
     #[arg(long)]
     sim: bool,
@@ -75,6 +87,11 @@ pub struct Arguments {
 }
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
+    if arguments.gate.max_leak.is_some() && arguments.leak_exitcode.is_none() {
+        let message = "--max-leak says how much --leak-exitcode lets pass: give both";
+        return Err(Failure::new(USED_WRONGLY, message));
+    }
+    let mut suppressions = arguments.gate.read(Vec::new())?;
     let shim = find_shim()?;
     let mut outer = Outer::here();
     let held = outer.as_ref().and_then(Outer::directory);
@@ -127,15 +144,38 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     environment.apply(&mut command);
     let ended = child::run(&mut command).map_err(|error| cannot_start(program, &error))?;
 
-    let something_to_say = summary::write(&directory, reports.as_deref(), began);
+    let said = summary::write(&directory, reports.as_deref(), began, &mut suppressions);
     // Who is still running needs the directory, and so does a reader of the summary.
-    if something_to_say.keeps_directory || ended.others_run {
+    if said.keeps_directory || ended.others_run {
         directory.keep();
         if directory.is_private() && !ended.others_run {
             bundle::remove(directory.path());
         }
     }
-    Ok(ExitCode::from(ended.exit_status()))
+    let status = ended.exit_status();
+    Ok(ExitCode::from(match arguments.leak_exitcode {
+        // Why the program itself failed matters more.
+        Some(code) if leaks(&said, arguments.gate.max_leak.unwrap_or_default()) && status == 0 => code.get(),
+        _ => status,
+    }))
+}
+
+/// The verdict of --leak-exitcode, with a word on why.
+fn leaks(said: &summary::Said, most: gate::MaxLeak) -> bool {
+    let why = match most.exceeded(said.leaked) {
+        Some(why) => Some(why),
+        None if said.hidden => {
+            Some("what a process held is not known in full, so leaks may be hidden".to_owned())
+        }
+        None => None,
+    };
+    if let Some(why) = &why {
+        say(&format!("--leak-exitcode: {why}"));
+    } else if said.judged == 0 {
+        // A gate that saw nothing must not look like one that passed.
+        say("--leak-exitcode: no process that has ended used CUDA, so there was nothing to judge");
+    }
+    why.is_some()
 }
 
 fn cannot_start(program: &OsString, error: &io::Error) -> Failure {

@@ -7,8 +7,13 @@ use crate::report::text::Style;
 
 /// Writes the answer to stdout. A reader that went away (`| head`) is no error.
 pub fn answer(text: &str) -> Result<(), Failure> {
+    answer_bytes(text.as_bytes())
+}
+
+/// The same for what need not be text.
+pub fn answer_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(NO_OUTPUT, format!("cannot write to stdout: {error}")))
         }

@@ -4,38 +4,80 @@ mod advice;
 mod failure;
 mod many;
 mod style;
+mod sums;
 
 pub use many::many;
 pub use style::{Style, Tone, bytes, clean, plural};
 
 use std::fmt::Write;
 
+use super::judged::{Judged, State, Sum};
 use super::model::{Device, Frame, Leak, LeakClass, Report, Termination};
 
-/// Call stacks shown in full.
-const TOP_STACKS: usize = 10;
-/// Frames shown of each.
+/// Frames shown of a call stack.
 const TOP_FRAMES: usize = 8;
+
+/// How much is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Call stacks of each kind.
+    pub stacks: usize,
+    /// Processes in full.
+    pub processes: usize,
+    /// Frames of a call stack.
+    pub frames: usize,
+}
+
+impl Extent {
+    /// Everything there is.
+    pub const ALL: Extent = Extent { stacks: usize::MAX, processes: usize::MAX, frames: usize::MAX };
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        Extent { stacks: 10, processes: 5, frames: TOP_FRAMES }
+    }
+}
 
 /// The whole report of one process.
 pub fn one(report: &Report, style: &Style) -> String {
+    judged(&Judged::plain(report.clone()), Extent::default(), style)
+}
+
+/// The same with what is said of it.
+pub fn judged(judged: &Judged, extent: Extent, style: &Style) -> String {
+    let report = &judged.report;
     let mut out = String::new();
-    let _ = writeln!(out, "{}", headline(report, style));
+    let _ = writeln!(out, "{}", judged_headline(judged, style));
     program(&mut out, report, style);
     devices(&mut out, report, style);
     let not_freed = if report.termination == Termination::Running { "Allocated now" } else { "Not freed" };
-    stacks(&mut out, &format!("{not_freed}, largest first"), report, false, style);
-    stacks(&mut out, "Held by the driver for this process (no leak by itself)", report, true, style);
+    sums::libraries(&mut out, &format!("{not_freed}, by library"), judged, style);
+    stacks(&mut out, &format!("{not_freed}, largest first"), judged, State::Leak, extent, style);
+    sums::suppressed(&mut out, judged, style);
+    let held = "Held by the driver for this process (no leak by itself)";
+    stacks(&mut out, held, judged, State::Held, extent, style);
     for failure in &report.init_failures {
         failure::write(&mut out, failure, style);
     }
-    advice::write(&mut out, report, style);
+    advice::write(&mut out, judged, style);
     out
 }
 
 /// What matters most, in one line.
 pub fn headline(report: &Report, style: &Style) -> String {
-    let (leaked, count) = report.leaked();
+    judged_headline(&Judged::plain(report.clone()), style)
+}
+
+/// The same with what is said of the report.
+pub fn judged_headline(judged: &Judged, style: &Style) -> String {
+    let report = &judged.report;
+    let Sum { bytes: leaked, count, stacks: places } = judged.sum(State::Leak);
+    let suppressed = judged.sum(State::Suppressed);
+    if count == 0 && suppressed.count > 0 && report.init_failures.is_empty() {
+        let what = plural(suppressed.count, "suppressed allocation");
+        return style.paint(Tone::Good, &format!("No leak but for {} in {what}", bytes(suppressed.bytes)));
+    }
     if count == 0 {
         let failures = report.init_failures.len();
         if failures > 0 {
@@ -50,7 +92,6 @@ pub fn headline(report: &Report, style: &Style) -> String {
             _ => style.paint(Tone::Good, "No leak: all device memory that the program took was freed."),
         };
     }
-    let places = report.leaks.iter().filter(|leak| !leak.held_by_driver).count() as u64;
     let what = format!("in {} from {}", plural(count, "allocation"), plural(places, "call stack"));
     match report.termination {
         Termination::Running => {
@@ -129,14 +170,14 @@ fn device_line(device: &Device) -> String {
     )
 }
 
-fn stacks(out: &mut String, title: &str, report: &Report, held: bool, style: &Style) {
-    let list: Vec<&Leak> = report.leaks.iter().filter(|leak| leak.held_by_driver == held).collect();
+fn stacks(out: &mut String, title: &str, judged: &Judged, state: State, extent: Extent, style: &Style) {
+    let list: Vec<&Leak> = judged.of(state).map(|(leak, _)| leak).collect();
     if list.is_empty() {
         return;
     }
     let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, title));
-    let several = report.devices.len() > 1;
-    for (index, leak) in list.iter().take(TOP_STACKS).enumerate() {
+    let several = judged.report.devices.len() > 1;
+    for (index, leak) in list.iter().take(extent.stacks).enumerate() {
         let size = bytes(leak.bytes);
         let on = if several { format!(" on GPU {}", leak.device) } else { String::new() };
         let _ = writeln!(
@@ -147,13 +188,13 @@ fn stacks(out: &mut String, title: &str, report: &Report, held: bool, style: &St
             clean(&what(leak)),
             age(leak),
         );
-        frames(out, &leak.stack, style);
+        frames(out, &leak.stack, extent.frames, style);
     }
-    if let Some(rest) = list.get(TOP_STACKS..).filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = list.get(extent.stacks..).filter(|rest| !rest.is_empty()) {
         let sum = rest.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes));
         let _ = writeln!(
             out,
-            "     {} more, {} together. --format json lists all.",
+            "     {} more, {} together. --all shows them.",
             plural(rest.len() as u64, "call stack"),
             bytes(sum)
         );
@@ -187,14 +228,14 @@ fn age(leak: &Leak) -> String {
     if leak.count > 1 { format!("up to {text}") } else { text }
 }
 
-fn frames(out: &mut String, stack: &[Frame], style: &Style) {
+fn frames(out: &mut String, stack: &[Frame], most: usize, style: &Style) {
     if stack.is_empty() {
         let _ =
             writeln!(out, "       {}", style.paint(Tone::Faint, "no call stack was kept (CUWARDEN_STACKS)"));
         return;
     }
     let shown = without_plumbing(stack);
-    let names: Vec<String> = shown.iter().take(TOP_FRAMES).map(|frame| clean(&name(frame))).collect();
+    let names: Vec<String> = shown.iter().take(most).map(|frame| clean(&name(frame))).collect();
     // Names of one column, so that the lines can be read as a column too; long ones stick out.
     let column = names.iter().map(|n| n.chars().count()).filter(|&n| n <= 32).max().unwrap_or(0);
     for (frame, name) in shown.iter().zip(&names) {
@@ -245,7 +286,7 @@ pub(super) fn name(frame: &Frame) -> String {
     if frame.inlined { format!("{name} (inlined)") } else { name }
 }
 
-pub(super) fn place(frame: &Frame) -> String {
+pub(crate) fn place(frame: &Frame) -> String {
     if let Some(file) = &frame.file {
         let file = file.strip_prefix("./").unwrap_or(file);
         return match frame.line {

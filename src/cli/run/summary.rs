@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::directory::Directory;
+use crate::cli::gate::Suppressions;
 use crate::cli::load::record_file;
 use crate::cli::terminal::say;
 use crate::record::snapshot::Observer;
+use crate::report::judged::{Judged, State, Sum};
 use crate::report::model::Leak;
 use crate::report::symbols::Symbolizer;
 use crate::report::text::{bytes, clean, plural, without_plumbing};
@@ -21,48 +23,67 @@ const MAX_PROCESSES: usize = 5;
 pub struct Said {
     /// Somebody needs the directory: a reader of the summary, or a process that runs.
     pub keeps_directory: bool,
+    /// Processes that have ended.
+    pub judged: usize,
+    /// What they leaked, without what is suppressed.
+    pub leaked: Sum,
+    /// There may be more, of which nothing can be read.
+    pub hidden: bool,
 }
 
 /// Says what there is to say about the processes that ended since `began`. Reports that are missing from
 /// `folder` are made from the record files: a process that was killed could not write its own.
-pub fn write(directory: &Directory, folder: Option<&Path>, began: SystemTime) -> Said {
+pub fn write(
+    directory: &Directory,
+    folder: Option<&Path>,
+    began: SystemTime,
+    suppressions: &mut Suppressions,
+) -> Said {
     let observer = Observer::here();
     let mut telling = Vec::new();
-    let mut keep = false;
+    let mut said = Said { keeps_directory: false, judged: 0, leaked: Sum::default(), hidden: false };
     for path in record_files(directory, began) {
         let mut report = match record_file(&path, &observer) {
             Ok(report) => report,
             Err(problem) => {
                 say(&clean(&problem));
-                keep = true;
+                (said.keeps_directory, said.hidden) = (true, true);
                 continue;
             }
         };
         match report.termination {
-            Termination::Running | Termination::Unknown => keep = true,
+            Termination::Running | Termination::Unknown => said.keeps_directory = true,
             Termination::Exit | Termination::Killed => {
                 Symbolizer::default().resolve(&mut report);
                 if let Some(folder) = folder {
-                    keep |= !add_missing(folder, &report);
+                    said.keeps_directory |= !add_missing(folder, &report);
                 }
-                if has_something_to_say(&report) {
-                    telling.push(report);
+                let judged = suppressions.judge().judge(report);
+                said.judged += 1;
+                said.leaked.merge(judged.sum(State::Leak));
+                said.hidden |= judged.report.lost_records > 0 || judged.report.damaged_parts > 0;
+                if has_something_to_say(&judged) {
+                    telling.push(judged);
                 }
             }
         }
     }
-    if telling.is_empty() {
-        return Said { keeps_directory: keep };
+    if said.judged > 0 {
+        suppressions.say_unused();
     }
-    for report in telling.iter().take(MAX_PROCESSES) {
-        lines(report).iter().for_each(|line| say(line));
+    if telling.is_empty() {
+        return said;
+    }
+    for judged in telling.iter().take(MAX_PROCESSES) {
+        lines(judged).iter().for_each(|line| say(line));
     }
     if telling.len() > MAX_PROCESSES {
         say(&format!("{} more processes have something to say", telling.len() - MAX_PROCESSES));
     }
     say(&format!("for more: cuwarden report {}", folder.unwrap_or(directory.path()).display()));
     // With a report folder, all that was said is in there.
-    Said { keeps_directory: keep || folder.is_none() }
+    said.keeps_directory |= folder.is_none();
+    said
 }
 
 fn record_files(directory: &Directory, began: SystemTime) -> Vec<PathBuf> {
@@ -106,14 +127,16 @@ fn add_missing(folder: &Path, report: &Report) -> bool {
     written.is_ok()
 }
 
-fn has_something_to_say(report: &Report) -> bool {
-    report.leaked().1 > 0
+fn has_something_to_say(judged: &Judged) -> bool {
+    let report = &judged.report;
+    judged.sum(State::Leak).count > 0
         || report.denied() > 0
         || !report.init_failures.is_empty()
         || report.termination == Termination::Killed
 }
 
-fn lines(report: &Report) -> Vec<String> {
+fn lines(judged: &Judged) -> Vec<String> {
+    let report = &judged.report;
     let program = Path::new(&report.exe).file_name().unwrap_or_default().to_string_lossy();
     let who = format!("{} (pid {})", clean(&program), report.pid);
     let mut lines = Vec::new();
@@ -133,9 +156,9 @@ fn lines(report: &Report) -> Vec<String> {
             plural(device.denied_count, "request")
         ));
     }
-    let (leaked, count) = report.leaked();
+    let Sum { bytes: leaked, count, .. } = judged.sum(State::Leak);
     let what = format!("{} in {}", bytes(leaked), plural(count, "allocation"));
-    let most = report.leaks.iter().find(|leak| !leak.held_by_driver).and_then(origin);
+    let most = judged.of(State::Leak).next().and_then(|(leak, _)| origin(leak));
     let most = most.map(|origin| format!(", most from {origin}")).unwrap_or_default();
     match (report.termination, count) {
         (Termination::Killed, 0) => {

@@ -2,14 +2,15 @@
 
 use std::fmt::Write;
 
+use super::super::library::{APPLICATION, UNKNOWN};
 use super::style::{Style, Tone, bytes, clean, plural};
-use super::{Leak, LeakClass, Report, Termination, name, place, without_plumbing};
+use super::{Judged, Leak, LeakClass, State, Sum, Termination, name, place, without_plumbing};
 
 /// Names in running text: the list above has them in full.
 const SHORT: Style = Style { colour: false, width: 80 };
 
-pub(super) fn write(out: &mut String, report: &Report, style: &Style) {
-    let lines = advice(report);
+pub(super) fn write(out: &mut String, judged: &Judged, style: &Style) {
+    let lines = advice(judged);
     if lines.is_empty() {
         return;
     }
@@ -23,12 +24,16 @@ pub(super) fn write(out: &mut String, report: &Report, style: &Style) {
     }
 }
 
-fn advice(report: &Report) -> Vec<String> {
+fn advice(judged: &Judged) -> Vec<String> {
+    let report = &judged.report;
     let mut lines = Vec::new();
-    let (leaked, count) = report.leaked();
-    let largest = report.leaks.iter().find(|leak| !leak.held_by_driver);
-    if let (Some(largest), false) = (largest, report.termination == Termination::Running) {
-        lines.push(start_here(largest, leaked, count));
+    let sum = judged.sum(State::Leak);
+    let largest = judged.of(State::Leak).next();
+    if let (Some((largest, mark)), false) = (largest, report.termination == Termination::Running) {
+        lines.push(start_here(largest, sum));
+        if !matches!(&*mark.library, APPLICATION | UNKNOWN) {
+            lines.push(asked_by(&mark.library));
+        }
         if !largest.stack.is_empty() && largest.stack.iter().all(|frame| frame.file.is_none()) {
             lines.push(no_lines(largest));
         }
@@ -77,7 +82,17 @@ fn advice(report: &Report) -> Vec<String> {
     lines
 }
 
-fn start_here(leak: &Leak, leaked: u64, count: u64) -> String {
+/// What a library takes for a program is often meant to stay, and the program can only end its use.
+fn asked_by(library: &str) -> String {
+    format!(
+        "{} asked for it. If the program has ended its use of it (handles, communicators, sessions), free \
+         it there. If it is meant to stay, leave it out: --suppressions FILE.",
+        SHORT.fit(&clean(library), 40)
+    )
+}
+
+fn start_here(leak: &Leak, sum: Sum) -> String {
+    let Sum { bytes: leaked, count, .. } = sum;
     let share = if count == leak.count { "all of it" } else { "the largest part" };
     match without_plumbing(&leak.stack).iter().find(|frame| frame.function.is_some()) {
         Some(frame) => format!(

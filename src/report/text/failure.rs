@@ -1,8 +1,8 @@
 //! A call that failed: what, why, and what NVML says.
 
 use super::super::model::Frame;
-use super::frames;
 use super::style::{Style, Tone, clean};
+use super::{TOP_FRAMES, frames};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(super) fn write(out: &mut String, failure: &Value, style: &Style) {
     let _ = writeln!(out, "  {api} failed{device} with {name}{code}");
     let stack = failure.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
     if let Some(Ok(stack)) = stack.filter(|stack| stack.as_ref().is_ok_and(|stack| !stack.is_empty())) {
-        frames(out, &stack, style);
+        frames(out, &stack, TOP_FRAMES, style);
     }
     causes(out, failure, style);
     calls(out, "What NVML says", list(failure, "nvml_chain"), failure, style);

@@ -3,33 +3,34 @@
 use std::fmt::Write;
 
 use super::style::{Style, Tone, bytes, clean, plural};
-use super::{Report, Termination, one};
-
-/// Processes shown in full.
-const IN_FULL: usize = 5;
+use super::{Extent, Judged, State, Sum, Termination, judged};
 
 /// All reports of a folder.
-pub fn many(reports: &[Report], style: &Style) -> String {
+pub fn many(reports: &[Judged], extent: Extent, style: &Style) -> String {
     let mut out = String::new();
-    let ended = |report: &&Report| report.termination != Termination::Running;
-    let (leaked, count) = reports.iter().filter(ended).fold((0u64, 0u64), |(bytes, count), report| {
-        let (b, c) = report.leaked();
-        (bytes.saturating_add(b), count.saturating_add(c))
-    });
-    let sums = format!(
+    let (mut sum, mut suppressed) = (Sum::default(), Sum::default());
+    for one in reports.iter().filter(|one| one.report.termination != Termination::Running) {
+        sum.merge(one.sum(State::Leak));
+        suppressed.merge(one.sum(State::Suppressed));
+    }
+    let mut sums = format!(
         "{}: {} not freed in {}",
         plural(reports.len() as u64, "process").replace("processs", "processes"),
-        bytes(leaked),
-        plural(count, "allocation")
+        bytes(sum.bytes),
+        plural(sum.count, "allocation")
     );
-    let _ = writeln!(out, "{}", style.paint(if count == 0 { Tone::Good } else { Tone::Bad }, &sums));
+    if suppressed.count > 0 {
+        let _ = write!(sums, ", and {} suppressed", bytes(suppressed.bytes));
+    }
+    let _ = writeln!(out, "{}", style.paint(if sum.count == 0 { Tone::Good } else { Tone::Bad }, &sums));
     let _ = writeln!(
         out,
         "\n{:>8}  {:<8} {:>11} {:>8} {:>7} {:>8}  PROGRAM",
         "PID", "STATE", "NOT FREED", "IN", "DENIED", "FAILURES"
     );
-    for report in reports {
-        let (bytes_left, count) = report.leaked();
+    for one in reports {
+        let report = &one.report;
+        let Sum { bytes: bytes_left, count, .. } = one.sum(State::Leak);
         let _ = writeln!(
             out,
             "{:>8}  {:<8} {:>11} {:>8} {:>7} {:>8}  {}",
@@ -42,20 +43,21 @@ pub fn many(reports: &[Report], style: &Style) -> String {
             style.fit(&clean(&report.cmdline.join(" ")), 59)
         );
     }
-    let telling: Vec<&Report> = reports
-        .iter()
-        .filter(|r| r.leaked().1 > 0 || r.denied() > 0 || !r.init_failures.is_empty() || r.damaged_parts > 0)
-        .collect();
-    for report in telling.iter().take(IN_FULL) {
+    let says_something = |one: &&Judged| {
+        let report = &one.report;
+        report.leaked().1 > 0
+            || report.denied() > 0
+            || !report.init_failures.is_empty()
+            || report.damaged_parts > 0
+    };
+    let telling: Vec<&Judged> = reports.iter().filter(says_something).collect();
+    for one in telling.iter().take(extent.processes) {
         let _ = writeln!(out, "\n{}", "-".repeat(style.width.min(72)));
-        out += &one(report, style);
+        out += &judged(one, extent, style);
     }
-    if telling.len() > IN_FULL {
-        let _ = writeln!(
-            out,
-            "\n{} more with something to say. Name one file, or use --format json.",
-            telling.len() - IN_FULL
-        );
+    if let Some(rest) = telling.get(extent.processes..).filter(|rest| !rest.is_empty()) {
+        let _ =
+            writeln!(out, "\n{} more with something to say. --all shows them, or name one file.", rest.len());
     }
     out
 }
