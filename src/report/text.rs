@@ -187,7 +187,7 @@ fn age(leak: &Leak) -> String {
     if leak.count > 1 { format!("up to {text}") } else { text }
 }
 
-fn frames(out: &mut String, stack: &[Frame], style: &Style) {
+pub(crate) fn frames(out: &mut String, stack: &[Frame], style: &Style) {
     if stack.is_empty() {
         let _ =
             writeln!(out, "       {}", style.paint(Tone::Faint, "no call stack was kept (CUWARDEN_STACKS)"));
