@@ -7,6 +7,8 @@
 pub mod cli;
 pub mod cuda;
 pub mod diagnose;
+#[cfg(feature = "cli")]
+pub mod diff;
 pub mod event;
 pub mod hooks;
 pub mod ledger;

@@ -47,15 +47,8 @@ pub fn load(path: &Path) -> Result<Loaded, Failure> {
             }
         });
     }
-    let mut files = regular_files(path)?;
-    let records = path.join("proc");
-    if records.is_dir() {
-        // The folder is a CUWARDEN_DIR: of what lies beside `proc`, only reports are for us.
-        files.retain(|file| file.extension().is_some_and(|end| end == "json"));
-        files.extend(regular_files(&records)?);
-    }
     let (mut reports, mut unreadable) = (Vec::new(), Vec::new());
-    for path in files {
+    for path in files(path)? {
         match file(&path, &observer) {
             Ok(found) => reports.extend(found),
             Err(message) => unreadable.push(message),
@@ -84,22 +77,35 @@ fn nanoseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn regular_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let cannot = |error| Failure::path(NO_INPUT, "list", folder, &error);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        let path = entry.map_err(cannot)?.path();
-        if path.is_file() {
-            files.push(path);
-        }
+/// The files in a folder that may be reports or record files.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = entries(folder, Path::is_file)?;
+    let records = folder.join("proc");
+    if records.is_dir() {
+        // The folder is a CUWARDEN_DIR: of what lies beside `proc`, only reports are for us.
+        files.retain(|file| file.extension().is_some_and(|end| end == "json"));
+        files.extend(entries(&records, Path::is_file)?);
     }
-    // The order of a folder is chance; the same input gives the same output.
-    files.sort();
     Ok(files)
 }
 
-/// Tells by a file's first bytes what it is.
-fn file(path: &Path, observer: &Observer) -> Result<Vec<Report>, String> {
+/// What lies in a folder and is of one kind.
+pub fn entries(folder: &Path, is_wanted: fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
+    let cannot = |error| Failure::path(NO_INPUT, "list", folder, &error);
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        if is_wanted(&path) {
+            entries.push(path);
+        }
+    }
+    // The order of a folder is chance; the same input gives the same output.
+    entries.sort();
+    Ok(entries)
+}
+
+/// Tells by a file's first bytes what it is, and makes its reports; names and lines are not looked up.
+pub fn file(path: &Path, observer: &Observer) -> Result<Vec<Report>, String> {
     let name = path.display();
     let regular = fs::metadata(path).map_err(|error| format!("{name}: cannot be read: {error}"))?;
     if !regular.is_file() {

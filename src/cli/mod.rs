@@ -6,6 +6,7 @@
 mod bundle;
 mod check;
 mod demo;
+mod diff;
 mod doctor;
 mod error;
 mod gate;
@@ -47,6 +48,7 @@ enum Command {
     Run(run::Arguments),
     Demo(demo::Arguments),
     Report(report::Arguments),
+    Diff(diff::Arguments),
     Ps(ps::Arguments),
     Limit(limit::Arguments),
     Check(check::Arguments),
@@ -67,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::main(arguments),
         Command::Demo(arguments) => demo::main(arguments),
         Command::Report(arguments) => report::main(arguments),
+        Command::Diff(arguments) => diff::main(arguments),
         Command::Ps(arguments) => ps::main(arguments),
         Command::Limit(arguments) => limit::main(arguments),
         Command::Check(arguments) => check::main(arguments),

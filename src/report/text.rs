@@ -15,7 +15,7 @@ use super::judged::{Judged, State, Sum};
 use super::model::{Device, Frame, Leak, LeakClass, Report, Termination};
 
 /// Frames shown of a call stack.
-const TOP_FRAMES: usize = 8;
+pub(crate) const TOP_FRAMES: usize = 8;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug)]
@@ -228,7 +228,7 @@ fn age(leak: &Leak) -> String {
     if leak.count > 1 { format!("up to {text}") } else { text }
 }
 
-fn frames(out: &mut String, stack: &[Frame], most: usize, style: &Style) {
+pub(crate) fn frames(out: &mut String, stack: &[Frame], most: usize, style: &Style) {
     if stack.is_empty() {
         let _ =
             writeln!(out, "       {}", style.paint(Tone::Faint, "no call stack was kept (CUWARDEN_STACKS)"));
