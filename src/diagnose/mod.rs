@@ -10,7 +10,6 @@ mod fake;
 pub mod image;
 pub mod machine;
 pub mod nvml;
-pub mod version;
 pub mod visible;
 
 pub use causes::{Case, Cause, Failure, Known, explain};

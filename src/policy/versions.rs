@@ -6,6 +6,7 @@
 pub mod exceptions;
 #[cfg(feature = "cli")]
 pub mod matrix;
+pub mod release;
 pub mod runtime;
 
 use std::fmt;

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::cache;
 use super::model::{Library, Package};
 use crate::diagnose::machine::{Place, folders};
+use crate::policy::versions::release::Release;
 
 /// glibc's own, on Debian and elsewhere.
 pub const DEFAULTS: [&str; 8] = [
@@ -185,5 +186,5 @@ fn conda_packages(place: &Place, prefix: &str, packages: &mut Vec<Package>) {
 /// The release in the name of a driver's file, as in libcuda.so.535.183.01.
 pub fn release(file: &str) -> Option<String> {
     let (_, rest) = file.rsplit('/').next()?.split_once(".so.")?;
-    crate::diagnose::version::DriverRelease::parse(rest).map(|release| release.to_string())
+    Release::parse_whole(rest).map(|release| release.to_string())
 }
