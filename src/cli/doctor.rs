@@ -1,13 +1,16 @@
 //! `cuwarden doctor`
 
+mod archive;
 mod cache;
 mod elf;
 mod judge;
+mod ld_conf;
 mod libraries;
 mod limits;
 mod model;
 mod preload;
 mod program;
+mod redact;
 mod smi;
 
 use std::ffi::OsString;
@@ -24,6 +27,7 @@ use crate::diagnose::machine::{Machine, Mapped, Place};
 use crate::diagnose::nvml::Nvml;
 use crate::policy::versions::CudaVersion;
 use crate::report::text::{Style, Tone, clean};
+use archive::Archive;
 use model::{Answer, Line, SCHEMA, Verdict, overall, status};
 
 /// How long NVML may take for all its answers.
@@ -42,13 +46,15 @@ Examples:
   cuwarden doctor || exit 1             a gate before a job starts
   nvidia-smi -q > smi.txt 2>&1          on a machine that can only send a text, and here:
   cuwarden doctor --smi smi.txt         what that text shows; plain nvidia-smi will do too
+  cuwarden doctor --bundle help.tar.gz  the answer and what it rests on, for those who help
 
 As JSON: schema cuwarden.doctor/1, {verdict, kernel_module, driver, is_container, lines: [{check, verdict (ok, warning, \
 failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first}], packages: [{name, version, \
 path}], nvml_chain: [{call, args, code, name, result}], smi: {driver, cuda, attached, gpus, messages}, with --smi only}.
 
 Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly; 66 there is \
-no program CMD, or FILE cannot be read.")]
+no program CMD, or FILE cannot be read; 74 the archive cannot be \
+written.")]
 pub struct Arguments {
     /// For scripts: schema cuwarden.doctor/1
     #[arg(long)]
@@ -56,6 +62,12 @@ pub struct Arguments {
     /// Judge what `nvidia-smi -q` printed on another machine, not this one; - is standard input
     #[arg(long, value_name = "FILE")]
     smi: Option<PathBuf>,
+    /// Write an archive (.tar.gz) for those who help; names, addresses and secrets are taken out
+    #[arg(long, value_name = "FILE", conflicts_with = "smi")]
+    bundle: Option<PathBuf>,
+    /// Accounts of this CUWARDEN_DIR go into the archive too
+    #[arg(long, value_name = "DIR", requires = "bundle")]
+    dir: Option<PathBuf>,
     /// Look at this program too; it is not started
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -70,10 +82,17 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         ),
         None => None,
     };
+    // Before the long part: a name that cannot be used is said at once.
+    let archive = arguments.bundle.as_deref().map(Archive::create).transpose()?;
     let answer = match &arguments.smi {
         Some(path) => of_text(&place, smi::read(path)?, program.as_deref()),
         None => examine(&place, program.as_deref()),
     };
+    if let Some(archive) = archive {
+        archive.finish(&place, &answer, &as_text(&answer.lines, &Style::PLAIN), arguments.dir.as_deref())?;
+        let path = arguments.bundle.as_deref().unwrap_or(Path::new("")).display();
+        terminal::say(&format!("wrote {path}. Look through it before you send it: tar -xzf {path}"));
+    }
     terminal::answer(&if arguments.json {
         let text = serde_json::to_string_pretty(&answer)
             .map_err(|error| Failure::new(INTERNAL, format!("cannot write JSON: {error}")))?;

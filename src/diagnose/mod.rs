@@ -6,7 +6,7 @@
 pub mod causes;
 pub mod chain;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 pub mod image;
 pub mod machine;
 pub mod nvml;
