@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::error::{Failure, INTERNAL, NO_INPUT};
 use super::terminal;
-use crate::policy::versions::matrix::{Matrix, Release, Row};
+use crate::policy::versions::matrix::{Matrix, Row};
+use crate::policy::versions::release::Release;
 use crate::policy::versions::{CudaVersion, Outcome, Rule, VERSION_ALLOWED, Versions, judge};
 use crate::report::text::{Style, clean};
 

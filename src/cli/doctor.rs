@@ -1,16 +1,20 @@
 //! `cuwarden doctor`
 
+mod archive;
 mod cache;
 mod elf;
 mod judge;
+mod ld_conf;
 mod libraries;
 mod limits;
 mod model;
 mod preload;
 mod program;
+mod redact;
+mod smi;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +25,9 @@ use super::terminal;
 use crate::diagnose::chain::{self, Chain};
 use crate::diagnose::machine::{Machine, Mapped, Place};
 use crate::diagnose::nvml::Nvml;
+use crate::policy::versions::CudaVersion;
 use crate::report::text::{Style, Tone, clean};
+use archive::Archive;
 use model::{Answer, Line, SCHEMA, Verdict, overall, status};
 
 /// How long NVML may take for all its answers.
@@ -38,17 +44,30 @@ Examples:
   cuwarden doctor --json | jq -r '.lines[] | select(.verdict != \"ok\") | .action'
   cuwarden doctor -- ./train            the same, and what this program links; it is not started
   cuwarden doctor || exit 1             a gate before a job starts
+  nvidia-smi -q > smi.txt 2>&1          on a machine that can only send a text, and here:
+  cuwarden doctor --smi smi.txt         what that text shows; plain nvidia-smi will do too
+  cuwarden doctor --bundle help.tar.gz  the answer and what it rests on, for those who help
 
 As JSON: schema cuwarden.doctor/1, {verdict, kernel_module, driver, is_container, lines: [{check, verdict (ok, warning, \
 failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first}], packages: [{name, version, \
-path}], nvml_chain: [{call, args, code, name, result}]}.
+path}], nvml_chain: [{call, args, code, name, result}], smi: {driver, cuda, attached, gpus, messages}, with --smi only}.
 
 Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly; 66 there is \
-no program CMD.")]
+no program CMD, or FILE cannot be read; 74 the archive cannot be \
+written.")]
 pub struct Arguments {
     /// For scripts: schema cuwarden.doctor/1
     #[arg(long)]
     json: bool,
+    /// Judge what `nvidia-smi -q` printed on another machine, not this one; - is standard input
+    #[arg(long, value_name = "FILE")]
+    smi: Option<PathBuf>,
+    /// Write an archive (.tar.gz) for those who help; names, addresses and secrets are taken out
+    #[arg(long, value_name = "FILE", conflicts_with = "smi")]
+    bundle: Option<PathBuf>,
+    /// Accounts of this CUWARDEN_DIR go into the archive too
+    #[arg(long, value_name = "DIR", requires = "bundle")]
+    dir: Option<PathBuf>,
     /// Look at this program too; it is not started
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -63,7 +82,17 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         ),
         None => None,
     };
-    let answer = examine(&place, program.as_deref());
+    // Before the long part: a name that cannot be used is said at once.
+    let archive = arguments.bundle.as_deref().map(Archive::create).transpose()?;
+    let answer = match &arguments.smi {
+        Some(path) => of_text(&place, smi::read(path)?, program.as_deref()),
+        None => examine(&place, program.as_deref()),
+    };
+    if let Some(archive) = archive {
+        archive.finish(&place, &answer, &as_text(&answer.lines, &Style::PLAIN), arguments.dir.as_deref())?;
+        let path = arguments.bundle.as_deref().unwrap_or(Path::new("")).display();
+        terminal::say(&format!("wrote {path}. Look through it before you send it: tar -xzf {path}"));
+    }
     terminal::answer(&if arguments.json {
         let text = serde_json::to_string_pretty(&answer)
             .map_err(|error| Failure::new(INTERNAL, format!("cannot write JSON: {error}")))?;
@@ -89,14 +118,7 @@ fn examine(place: &Place, program: Option<&Path>) -> Answer {
     lines.extend(judge::runtimes(&found, driver, baseline));
     lines.extend(preload::judge(&preload::look(place, &variable)));
     lines.extend(limits::look(place, &variable));
-    if let Some(program) = program {
-        let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
-        let seen = program::look(place, program, &library_path);
-        lines.extend(seen.lines);
-        if let Some(runtime) = seen.runtime {
-            lines.extend(judge::used_runtime(&runtime, driver, baseline));
-        }
-    }
+    lines.extend(program.map(|program| of_program(place, program, driver, baseline)).unwrap_or_default());
     Answer {
         schema: SCHEMA,
         verdict: overall(&lines),
@@ -107,7 +129,44 @@ fn examine(place: &Place, program: Option<&Path>) -> Answer {
         libraries: found.libraries,
         packages: found.packages,
         nvml_chain: asked.map(|chain| chain.calls).unwrap_or_default(),
+        smi: None,
     }
+}
+
+/// Another machine, by what nvidia-smi said there. A program is this one's, and so are its libraries.
+fn of_text(place: &Place, smi: smi::Smi, program: Option<&Path>) -> Answer {
+    let variable = |name: &str| std::env::var_os(name);
+    let baseline = limits::baseline(&variable);
+    let mut lines = smi::judge(&smi, baseline);
+    let driver = smi::cuda(&smi).map(CudaVersion::number);
+    lines.extend(program.map(|program| of_program(place, program, driver, baseline)).unwrap_or_default());
+    Answer {
+        schema: SCHEMA,
+        verdict: overall(&lines),
+        kernel_module: None,
+        driver: smi.driver.as_ref().map(ToString::to_string),
+        is_container: false,
+        lines,
+        libraries: Vec::new(),
+        packages: Vec::new(),
+        nvml_chain: Vec::new(),
+        smi: Some(smi),
+    }
+}
+
+fn of_program(
+    place: &Place,
+    program: &Path,
+    driver: Option<u32>,
+    baseline: Option<CudaVersion>,
+) -> Vec<Line> {
+    let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let seen = program::look(place, program, &library_path);
+    let mut lines = seen.lines;
+    if let Some(runtime) = seen.runtime {
+        lines.extend(judge::used_runtime(&runtime, driver, baseline));
+    }
+    lines
 }
 
 /// A chain that hangs is known up to there.

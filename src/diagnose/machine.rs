@@ -2,7 +2,8 @@
 //!
 //! Reading changes nothing: device nodes are opened and closed again. Whatever cannot be read is `None` or empty.
 
-use super::version::DriverRelease;
+use crate::policy::versions::kernel_module;
+use crate::policy::versions::release::Release;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -100,8 +101,8 @@ impl Mapped {
     }
 
     /// The release in the file's name, as in libcuda.so.535.183.01.
-    pub fn release(&self) -> Option<DriverRelease> {
-        DriverRelease::parse(self.name().split_once(".so.")?.1)
+    pub fn release(&self) -> Option<Release> {
+        Release::parse_whole(self.name().split_once(".so.")?.1)
     }
 }
 
@@ -109,7 +110,7 @@ impl Mapped {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     /// Of the loaded kernel module.
-    pub kernel_module: Option<DriverRelease>,
+    pub kernel_module: Option<Release>,
     /// NVIDIA's open kernel modules.
     pub is_open_module: bool,
     /// /sys/module has nvidia_uvm.
@@ -219,9 +220,9 @@ impl Machine {
 }
 
 /// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  …`
-fn module_release(text: &str) -> Option<DriverRelease> {
+fn module_release(text: &str) -> Option<Release> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
-    line.split_ascii_whitespace().find_map(DriverRelease::parse)
+    kernel_module(line).and_then(Release::parse_whole)
 }
 
 fn nodes(place: &Place) -> Vec<Node> {
@@ -297,7 +298,7 @@ mod tests {
     fn a_machine_that_works() {
         let fake = Fake::working();
         let machine = fake.look();
-        assert_eq!(machine.kernel_module, DriverRelease::parse("535.183.01"));
+        assert_eq!(machine.kernel_module, Release::parse("535.183.01"));
         assert!(machine.nodes.iter().all(|node| node.opens.is_ok()), "{:?}", machine.nodes);
         assert_eq!(machine.cards().count(), 1);
         assert_eq!(machine.gpus, ["0000:17:00.0"]);
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn the_open_module_says_it_otherwise() {
         let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (…)\n";
-        assert_eq!(module_release(text), DriverRelease::parse("550.54.14"));
+        assert_eq!(module_release(text), Release::parse("550.54.14"));
         assert_eq!(module_release("GCC version:  12.2.0\n"), None);
     }
 }

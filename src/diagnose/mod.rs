@@ -6,11 +6,10 @@
 pub mod causes;
 pub mod chain;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 pub mod image;
 pub mod machine;
 pub mod nvml;
-pub mod version;
 pub mod visible;
 
 pub use causes::{Case, Cause, Failure, Known, explain};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::model::{Comparison, Diff, Side, StackComparison, Verdict};
 use super::words;
-use crate::report::text::{TOP_FRAMES, Style, Tone, bytes, clean, frames, plural};
+use crate::report::text::{Style, TOP_FRAMES, Tone, bytes, clean, frames, plural};
 
 /// Call stacks shown in full.
 const TOP_STACKS: usize = 10;

@@ -7,6 +7,7 @@ pub mod exceptions;
 #[cfg(feature = "cli")]
 pub mod matrix;
 pub mod naming;
+pub mod release;
 pub mod runtime;
 
 use std::fmt;

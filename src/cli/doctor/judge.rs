@@ -5,7 +5,7 @@ use super::model::{Library, Line, Package, Verdict};
 use crate::diagnose::causes::{Weight, weighed};
 use crate::diagnose::chain::Chain;
 use crate::diagnose::machine::Machine;
-use crate::diagnose::{Case, Failure, Known};
+use crate::diagnose::{Case, Cause, Failure, Known};
 use crate::policy::versions::{self, CudaVersion, Versions};
 
 /// What NVML said; `Err`: it could not be asked, why, in words.
@@ -23,16 +23,17 @@ pub fn machine(machine: &Machine, asked: &Asked, found: &Found) -> Vec<Line> {
     let known = Known { driver_version: chain.and_then(driver_version), ..Known::default() };
     let failure = Failure::default();
     let case = Case { failure: &failure, known: &known, machine, chain };
-    let causes: Vec<Line> = weighed(case)
-        .into_iter()
-        .map(|(weight, cause)| {
-            let verdict = if weight >= Weight::Likely { Verdict::Failed } else { Verdict::Warning };
-            Line::new(cause.id, verdict, cause.evidence, cause.action)
-        })
-        .collect();
+    let causes: Vec<Line> =
+        weighed(case).into_iter().map(|(weight, cause)| cause_line(weight, cause)).collect();
     lines.extend(nvml(asked, causes.iter().any(|line| line.verdict == Verdict::Failed)));
     lines.extend(causes);
     lines
+}
+
+/// A cause as a verdict.
+pub fn cause_line(weight: Weight, cause: Cause) -> Line {
+    let verdict = if weight >= Weight::Likely { Verdict::Failed } else { Verdict::Warning };
+    Line::new(cause.id, verdict, cause.evidence, cause.action)
 }
 
 /// Of the driver that NVML talks to, as 12020.

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use super::cache;
 use super::model::{Library, Package};
+use super::{cache, ld_conf};
 use crate::diagnose::machine::{Place, folders};
+use crate::policy::versions::release::Release;
 
 /// glibc's own, on Debian and elsewhere.
 pub const DEFAULTS: [&str; 8] = [
@@ -65,7 +66,7 @@ pub fn look(place: &Place, variable: Variable, first: &[String]) -> Found {
     }
     let reached = found.libraries.len();
     let mut configured = Vec::new();
-    for folder in configured_folders(place) {
+    for folder in ld_conf::folders(place) {
         add_folder(place, &folder, "ld.so.conf", &mut configured);
     }
     let is_new = |one: &Library| found.libraries.iter().all(|known| known.file != one.file);
@@ -116,15 +117,6 @@ fn mark_first(libraries: &mut [Library]) {
             seen.push(library.name.clone());
         }
     }
-}
-
-fn configured_folders(place: &Place) -> Vec<String> {
-    let files = place.names("/etc/ld.so.conf.d").into_iter().filter(|name| name.ends_with(".conf"));
-    let mut paths = vec!["/etc/ld.so.conf".to_owned()];
-    paths.extend(files.map(|name| format!("/etc/ld.so.conf.d/{name}")));
-    let texts: Vec<String> = paths.iter().filter_map(|path| place.text(path)).collect();
-    let lines = texts.iter().flat_map(|text| text.lines()).map(str::trim);
-    lines.filter(|line| line.starts_with('/')).map(str::to_owned).collect()
 }
 
 fn sites(place: &Place, variable: Variable) -> Vec<String> {
@@ -185,5 +177,5 @@ fn conda_packages(place: &Place, prefix: &str, packages: &mut Vec<Package>) {
 /// The release in the name of a driver's file, as in libcuda.so.535.183.01.
 pub fn release(file: &str) -> Option<String> {
     let (_, rest) = file.rsplit('/').next()?.split_once(".so.")?;
-    crate::diagnose::version::DriverRelease::parse(rest).map(|release| release.to_string())
+    Release::parse_whole(rest).map(|release| release.to_string())
 }

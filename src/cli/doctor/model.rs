@@ -92,6 +92,9 @@ pub struct Answer {
     pub libraries: Vec<Library>,
     pub packages: Vec<Package>,
     pub nvml_chain: Vec<Call>,
+    /// What nvidia-smi said, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smi: Option<super::smi::Smi>,
 }
 
 /// The gravest. What could not be told may be worse than a warning.

@@ -1,41 +1,11 @@
 //! The table of drivers, toolkits and frameworks: `matrix.tsv`, or a site's own file in its place.
 
 use super::CudaVersion;
+use super::release::Release;
 use std::fmt;
 
 /// What comes with cuwarden.
 const BUILT_IN: &str = include_str!("matrix.tsv");
-
-/// A release of the driver, such as 535.183.01.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Release {
-    numbers: Vec<u32>,
-    text: String,
-}
-
-impl Release {
-    /// Up to four numbers, the first of three digits: no CUDA version is that high.
-    pub fn parse(text: &str) -> Option<Release> {
-        let number = |part: &str| {
-            let plain = (1..=5).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-            part.parse().ok().filter(|_| plain)
-        };
-        let numbers: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
-        let branch = numbers.first().is_some_and(|branch| (100..1000).contains(branch));
-        (branch && numbers.len() <= 4).then(|| Release { numbers, text: text.to_owned() })
-    }
-
-    /// The first number, which tells the CUDA version.
-    pub fn branch(&self) -> u32 {
-        self.numbers.first().copied().unwrap_or(0)
-    }
-}
-
-impl fmt::Display for Release {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
 
 /// What a row is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,30 +194,6 @@ mod tests {
 
     fn release(text: &str) -> Release {
         Release::parse(text).unwrap()
-    }
-
-    #[test]
-    fn releases() {
-        for text in ["535.183.01", "570.26", "615", "450.80.02", "535.104.05.1"] {
-            assert_eq!(release(text).to_string(), text);
-        }
-        for text in [
-            "",
-            "12.4",
-            "12040",
-            "535.",
-            ".535",
-            "535.183.1x",
-            "535,183",
-            "1535.1",
-            "535.1.2.3.4",
-            "v535",
-            "12.4.1",
-        ] {
-            assert_eq!(Release::parse(text), None, "{text:?}");
-        }
-        assert!(release("535.183.01") > release("535.54.03") && release("535.54.03") > release("535"));
-        assert!(release("570.124.06") > release("570.26"));
     }
 
     #[test]
