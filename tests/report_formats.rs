@@ -141,6 +141,11 @@ impl Profile {
         let mut names = Vec::new();
         for id in sample.numbers(1) {
             let location = self.by_id(4, id);
+            if location.number(2) == 0 {
+                let function = self.by_id(5, location.messages(4)[0].number(1));
+                names.push(self.string(&function, 2).to_owned());
+                continue;
+            }
             let mapping = self.by_id(3, location.number(2));
             let address = location.number(3);
             assert!((mapping.number(2)..mapping.number(3)).contains(&address), "{address:#x} is in its file");
@@ -177,14 +182,14 @@ fn the_profile_is_what_pprof_reads() {
     let values: Vec<_> = samples.iter().map(|sample| sample.numbers(2)).collect();
     assert_eq!(values, [vec![3, 4096], vec![2, 2048], vec![1, 1024], vec![1, 512], vec![1, 256]]);
     // An inlined call is a line of the place that it is in.
-    assert_eq!(samples[0].numbers(1).len(), 2);
+    assert_eq!(samples[0].numbers(1).len(), 3);
     assert_eq!(
         profile.stack(&samples[0]),
-        ["grow src/net.cc:4", "net::load(int) src/net.cc:5", "run src/net.cc:9"]
+        ["cudaMalloc", "grow src/net.cc:4", "net::load(int) src/net.cc:5", "run src/net.cc:9"]
     );
     // The call, not what follows it.
-    assert_eq!(profile.stack(&samples[1]), [format!("{LIBRARY}+0x302f")]);
-    assert!(samples[3].numbers(1).is_empty());
+    assert_eq!(profile.stack(&samples[1]), ["cudaMalloc".to_owned(), format!("{LIBRARY}+0x302f")]);
+    assert_eq!(profile.stack(&samples[3]), ["cudaMalloc"]);
     let labels = profile.labels(&samples[0]);
     for (key, value) in [
         ("state", "leak"),

@@ -188,7 +188,7 @@ fn how_much_a_report_may_leak() {
     report(&temp, &["--fail-on-leak"]).exited(66);
 }
 
-/// A program that frees when the driver is shutting down gets CUDA_ERROR_DEINITIALIZED, and CUDA did not fail for that.
+/// CUDA_ERROR_DEINITIALIZED is what a driver answers that is shutting down already.
 #[test]
 fn what_fails_at_the_very_end_is_no_leak() {
     let temp = Temp::new("gates-late");

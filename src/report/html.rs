@@ -18,8 +18,8 @@ use super::text::{Style, bytes, clean, judged_headline, place, plural, without_p
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 /// Of `STYLE` and `SCRIPT`, as a browser computes them; a test says which they must be.
-const STYLE_HASH: &str = "sha256-8/LxYHokvCmCutxpTbTb9lDx3WtdvnRa92eWrMC6vP4=";
-const SCRIPT_HASH: &str = "sha256-utL3pqWJGn2la2n7cnOgcLFKRNZ8cSOPgoZR0doq4PQ=";
+const STYLE_HASH: &str = "sha256-MJEPS6SJCjKDNXxyg3jgWnd+yGUGD6bEpSvOBZ59JII=";
+const SCRIPT_HASH: &str = "sha256-7D1dSxWpzOWFdVC3pPlJcMc54pLrmEHr3BnYeTFPe1o=";
 /// Frames of a call stack that the page has: what is deeper is no stack of a program.
 const MOST_FRAMES: usize = 256;
 

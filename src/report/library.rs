@@ -107,6 +107,11 @@ pub fn of(leak: &Leak, exe: &str) -> Cow<'static, str> {
     }
 }
 
+/// Is it a library that others make, whose users can only end their use of it?
+pub fn is_known(name: &str) -> bool {
+    name != APPLICATION && LIBRARIES.iter().chain(PACKAGES).any(|(_, known)| *known == name)
+}
+
 /// What a module belongs to.
 fn name(module: &str, exe: &str) -> Cow<'static, str> {
     let module = undeleted(module);
@@ -194,5 +199,16 @@ mod tests {
         ] {
             assert_eq!(asked(modules), name, "{modules:?}");
         }
+    }
+
+    #[test]
+    fn what_others_make() {
+        assert!(is_known("NCCL") && is_known("PyTorch") && is_known("JAX"));
+        assert!(
+            !is_known(APPLICATION)
+                && !is_known("libloader")
+                && !is_known("CUDA runtime")
+                && !is_known(UNKNOWN)
+        );
     }
 }

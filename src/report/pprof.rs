@@ -10,6 +10,7 @@ use prost::Message;
 
 use super::judged::{Judged, State};
 use super::model::{Frame, Leak, Report};
+use super::text::without_plumbing;
 use proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 
 /// Where the first file is placed. All that a frame's address has to say is its place in a file; but readers want
@@ -59,7 +60,7 @@ impl<'a> Builder<'a> {
         let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for report in reports.iter().map(|judged| &judged.report) {
             let ids = build_ids(report);
-            for frame in report.leaks.iter().flat_map(|leak| &leak.stack) {
+            for frame in report.leaks.iter().flat_map(|leak| without_plumbing(&leak.stack)) {
                 let Some(path) = frame.module.as_deref() else { continue };
                 let module = (path, ids.get(path).copied().unwrap_or_default());
                 let place = *places.entry(module).or_insert_with(|| {
@@ -157,10 +158,13 @@ impl<'a> Builder<'a> {
         labels
     }
 
-    /// Innermost first, as in a report. An inlined call is a further line of the place that it is in.
+    /// Innermost first, as in a report: the CUDA call, and the frames from its caller on. An inlined call is a further line of
+    /// the place that it is in.
     fn stack(&mut self, leak: &'a Leak, ids: &HashMap<&'a str, &'a str>) -> Vec<u64> {
-        let mut found = Vec::new();
-        let mut rest = leak.stack.as_slice();
+        // The libraries of the call seldom have names, and then readers would sum by file.
+        let call = (self.function(&leak.api, ""), 0);
+        let mut found = vec![self.place((0, 0, vec![call]))];
+        let mut rest = without_plumbing(&leak.stack);
         while let Some(first) = rest.first() {
             let same = |frame: &&Frame| frame.offset == first.offset && frame.module == first.module;
             let inlined = rest.iter().take_while(|frame| frame.inlined && same(frame)).count();
@@ -191,22 +195,27 @@ impl<'a> Builder<'a> {
         }
         let mut lines = Vec::new();
         for frame in frames.iter().filter(|frame| frame.function.is_some()) {
-            lines.push((self.function(frame), frame.line.map_or(0, i64::from)));
+            let name = frame.function.as_deref().unwrap_or_default();
+            let function = self.function(name, frame.file.as_deref().unwrap_or_default());
+            lines.push((function, frame.line.map_or(0, i64::from)));
         }
-        let place = (mapping_id, address, lines);
+        self.place((mapping_id, address, lines))
+    }
+
+    fn place(&mut self, place: Place) -> u64 {
         if let Some(&id) = self.locations.get(&place) {
             return id;
         }
         let id = self.location_table.len() as u64 + 1;
         let line = place.2.iter().map(|&(function_id, line)| Line { function_id, line }).collect();
+        let (mapping_id, address, _) = place;
         self.location_table.push(Location { id, mapping_id, address, line, is_folded: false });
         self.locations.insert(place, id);
         id
     }
 
-    fn function(&mut self, frame: &Frame) -> u64 {
-        let name = self.string(frame.function.as_deref().unwrap_or_default());
-        let filename = self.string(frame.file.as_deref().unwrap_or_default());
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let (name, filename) = (self.string(name), self.string(file));
         let id = self.function_table.len() as u64 + 1;
         *self.functions.entry((name, filename)).or_insert_with(|| {
             self.function_table.push(Function { id, name, system_name: name, filename, start_line: 0 });

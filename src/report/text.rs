@@ -76,7 +76,11 @@ pub fn judged_headline(judged: &Judged, style: &Style) -> String {
     let suppressed = judged.sum(State::Suppressed);
     if count == 0 && suppressed.count > 0 && report.init_failures.is_empty() {
         let what = plural(suppressed.count, "suppressed allocation");
-        return style.paint(Tone::Good, &format!("No leak but for {} in {what}", bytes(suppressed.bytes)));
+        let none = match report.termination {
+            Termination::Running => "Nothing is allocated at this moment",
+            _ => "No leak",
+        };
+        return style.paint(Tone::Good, &format!("{none} but for {} in {what}", bytes(suppressed.bytes)));
     }
     if count == 0 {
         let failures = report.init_failures.len();

@@ -80,3 +80,15 @@ fn existing(path: PathBuf) -> PathBuf {
     assert!(Path::exists(&path), "{} is missing: run scripts/fetch-clients", path.display());
     path
 }
+
+/// A browser without a window, from Debian.
+pub struct Browser {
+    pub program: PathBuf,
+    /// For LD_LIBRARY_PATH.
+    pub lib: PathBuf,
+}
+
+pub fn browser() -> Browser {
+    let part = part("browser");
+    Browser { program: existing(part.join("chromium/chromium-headless-shell")), lib: part.join("lib") }
+}

@@ -45,7 +45,7 @@
   for (const process of data.processes) {
     const row = at('processes').appendChild(make('tr'));
     row.append(number(make('td', String(process.pid))), make('td', process.state), number(make('td', bytes(process.leaked))),
-      number(make('td', String(process.denied))), make('td', process.command), make('td', process.labels));
+      number(make('td', String(process.denied))), make('td', process.command, 'w'), make('td', process.labels, 'w'));
   }
 
   // ---- which entries are looked at
@@ -106,6 +106,7 @@
       const cell = row.appendChild(make('td', undefined, numeric ? 'n' : ''));
       const content = (text || key)(entry);
       if (title !== 'Where') { cell.textContent = content; return; }
+      cell.className = 'w';
       const button = cell.appendChild(make('button', content));
       button.type = 'button';
       button.setAttribute('aria-expanded', 'false');
@@ -118,7 +119,7 @@
     return [row, detail];
   };
   const stackCell = (entry) => {
-    const cell = make('td');
+    const cell = make('td', undefined, 'w');
     cell.colSpan = columns.length;
     const list = cell.appendChild(make('ol', undefined, 'stack'));
     for (const frame of entry.stack) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::library::{APPLICATION, UNKNOWN};
+use super::super::library;
 use super::style::{Style, Tone, bytes, clean, plural};
 use super::{Judged, Leak, LeakClass, State, Sum, Termination, name, place, without_plumbing};
 
@@ -17,7 +17,7 @@ pub(super) fn write(out: &mut String, judged: &Judged, style: &Style) {
     let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "What to do"));
     for line in lines {
         let mut indent = "  - ";
-        for part in style.wrap(&line, 4) {
+        for part in style.for_words().wrap(&line, 4) {
             let _ = writeln!(out, "{indent}{part}");
             indent = "    ";
         }
@@ -31,7 +31,7 @@ fn advice(judged: &Judged) -> Vec<String> {
     let largest = judged.of(State::Leak).next();
     if let (Some((largest, mark)), false) = (largest, report.termination == Termination::Running) {
         lines.push(start_here(largest, sum));
-        if !matches!(&*mark.library, APPLICATION | UNKNOWN) {
+        if library::is_known(&mark.library) {
             lines.push(asked_by(&mark.library));
         }
         if !largest.stack.is_empty() && largest.stack.iter().all(|frame| frame.file.is_none()) {
@@ -82,7 +82,6 @@ fn advice(judged: &Judged) -> Vec<String> {
     lines
 }
 
-/// What a library takes for a program is often meant to stay, and the program can only end its use.
 fn asked_by(library: &str) -> String {
     format!(
         "{} asked for it. If the program has ended its use of it (handles, communicators, sessions), free \

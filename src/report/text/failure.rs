@@ -80,7 +80,7 @@ fn number_in(args: &str) -> Option<u64> {
 }
 
 fn paragraph(out: &mut String, text: &str, indent: usize, style: &Style) {
-    for line in style.wrap(text, indent) {
+    for line in style.for_words().wrap(text, indent) {
         let _ = writeln!(out, "{:indent$}{line}", "");
     }
 }

@@ -29,6 +29,11 @@ impl Style {
     /// No colour, and lines as long as they are: for files and pipes.
     pub const PLAIN: Style = Style { colour: false, width: 100_000 };
 
+    /// For running text in a report: it is read in mails and logs too, on 80 columns.
+    pub(super) fn for_words(self) -> Style {
+        Style { width: self.width.min(80), ..self }
+    }
+
     /// Marks `text`, where colours are on.
     pub fn paint(&self, tone: Tone, text: &str) -> String {
         let code = match tone {
