@@ -318,3 +318,13 @@ fn the_example_experiment_gives_what_the_documents_show() {
     let done = run(Command::new(root().join("scripts/ab-example")).arg("--check").env("CUWARDEN", cli()));
     done.succeeded();
 }
+
+#[test]
+fn the_readme_shows_what_the_example_prints() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let example = std::fs::read_to_string(root().join("docs/ab-example.txt")).unwrap();
+    let (_, shown) =
+        readme.split_once("$ cuwarden diff --threshold 5 a b\nB ").expect("the README has the command");
+    let (shown, _) = shown.split_once("\n  …\n").expect("it is cut short");
+    assert!(example.contains(shown), "README.md shows:\n{shown}\nand docs/ab-example.txt has:\n{example}");
+}

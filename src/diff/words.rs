@@ -57,10 +57,7 @@ pub fn headline(diff: &Diff) -> (Tone, String) {
         Verdict::Better => (Tone::Good, format!("B leaks less than A: {change}, beyond noise.")),
         Verdict::Suspect => (
             Tone::Strong,
-            format!(
-                "B leaks more often than A, but not in enough runs for a verdict: in {} of {}, A in {} of {}.",
-                total.b.runs_above_zero, diff.b.runs, total.a.runs_above_zero, diff.a.runs
-            ),
+            "Some runs of B leak more than those of A, but fewer than half do: no verdict.".to_owned(),
         ),
         Verdict::Noise => (Tone::Good, format!("No difference beyond noise: {change}.")),
         Verdict::Same if total.a.median == 0 => (Tone::Good, "Neither A nor B leaks.".to_owned()),

@@ -163,6 +163,24 @@ fn a_leak_in_some_runs_of_b_is_worse_where_it_is_in_most() {
 }
 
 #[test]
+fn the_runs_that_the_documents_ask_for_are_enough() {
+    // docs/diff.md: how many runs, how many stacks, and in how many of ten runs.
+    let stacks = |runs: usize, stacks: usize| {
+        let arm_of = |name, bytes| {
+            arm(name, vec![(0..stacks).map(|i| leak(&format!("f{i}"), bytes)).collect::<Vec<_>>(); runs])
+        };
+        let diff = compare(&arm_of("A", 1), &arm_of("B", 2), rules(0.0));
+        diff.stacks.iter().all(|one| one.comparison.verdict == Verdict::Worse)
+    };
+    assert!(stacks(5, 6) && !stacks(5, 7) && stacks(6, 23) && !stacks(6, 24) && stacks(10, 2000));
+    let leaking = |count: u64| {
+        let b = arm("B", (0..10).map(|run| vec![leak("f", u64::from(run < count) * MIB)]).collect());
+        compare(&steady("A", 10, "f", 0), &b, rules(0.0)).total.verdict
+    };
+    assert_eq!((leaking(4), leaking(5)), (Verdict::Noise, Verdict::Worse));
+}
+
+#[test]
 fn what_the_driver_holds_is_shown_and_not_judged() {
     let held = |bytes| Leak { held_by_driver: true, ..leak("pool", bytes) };
     let (a, b) = (arm("A", vec![vec![held(MIB)]; 6]), arm("B", vec![vec![held(9 * MIB)]; 6]));
