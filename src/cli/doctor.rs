@@ -2,6 +2,7 @@
 
 mod archive;
 mod cache;
+mod closure;
 mod elf;
 mod judge;
 mod ld_conf;
@@ -11,6 +12,9 @@ mod model;
 mod preload;
 mod program;
 mod redact;
+mod rules;
+mod runtime;
+mod script;
 mod smi;
 
 use std::ffi::OsString;
@@ -29,6 +33,7 @@ use crate::policy::versions::CudaVersion;
 use crate::report::text::{Style, Tone, clean};
 use archive::Archive;
 use model::{Answer, Line, SCHEMA, Verdict, overall, status};
+use rules::Rules;
 
 /// How long NVML may take for all its answers.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,18 +80,21 @@ pub struct Arguments {
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     let place = Place::here();
-    let program = match arguments.command.first().map(|name| name.to_string_lossy()) {
-        Some(name) => Some(
-            program::find(&place, &name, std::env::var_os("PATH"))
-                .ok_or_else(|| Failure::new(NO_INPUT, format!("there is no program {name}")))?,
-        ),
+    let command = match arguments.command.split_first() {
+        Some((name, rest)) => {
+            let name = name.to_string_lossy();
+            let file = program::find(&place, &name, std::env::var_os("PATH"))
+                .ok_or_else(|| Failure::new(NO_INPUT, format!("there is no program {name}")))?;
+            Some((file, rest))
+        }
         None => None,
     };
+    let command = command.as_ref().map(|(file, rest)| (file.as_path(), *rest));
     // Before the long part: a name that cannot be used is said at once.
     let archive = arguments.bundle.as_deref().map(Archive::create).transpose()?;
     let answer = match &arguments.smi {
-        Some(path) => of_text(&place, smi::read(path)?, program.as_deref()),
-        None => examine(&place, program.as_deref()),
+        Some(path) => of_text(&place, smi::read(path)?, command),
+        None => examine(&place, command),
     };
     if let Some(archive) = archive {
         archive.finish(&place, &answer, &as_text(&answer.lines, &Style::PLAIN), arguments.dir.as_deref())?;
@@ -103,7 +111,10 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(status(answer.verdict)))
 }
 
-fn examine(place: &Place, program: Option<&Path>) -> Answer {
+/// A program and what stands after it.
+type Command<'a> = Option<(&'a Path, &'a [OsString])>;
+
+fn examine(place: &Place, command: Command) -> Answer {
     let variable = |name: &str| std::env::var_os(name);
     let found = libraries::look(place, &variable, &[]);
     let mut machine = Machine::look(place, &variable);
@@ -113,12 +124,23 @@ fn examine(place: &Place, program: Option<&Path>) -> Answer {
         wanted.iter().filter_map(|name| Some(Mapped { path: found.first(name)?.file.clone() })).collect();
     let asked = ask_nvml();
     let chain = asked.as_ref().ok();
+    let driver = chain.and_then(judge::driver_version).and_then(CudaVersion::from_number);
+    let rules = Rules::new(driver, &variable);
+    let around = program::Around {
+        library_path: variable("LD_LIBRARY_PATH").unwrap_or_default(),
+        path: variable("PATH"),
+        libcuda: found.first("libcuda.so.1").map(|library| library.file.as_str()),
+        kernel_module: machine.kernel_module.as_ref(),
+    };
+    let seen =
+        command.map(|(file, arguments)| program::look(place, file, arguments, &around)).unwrap_or_default();
     let mut lines = judge::machine(&machine, &asked, &found);
-    let (driver, baseline) = (chain.and_then(judge::driver_version), limits::baseline(&variable));
-    lines.extend(judge::runtimes(&found, driver, baseline));
+    lines.extend(rules.baseline());
+    lines.extend(rules.lying_here(&found, &seen.runtimes));
     lines.extend(preload::judge(&preload::look(place, &variable)));
     lines.extend(limits::look(place, &variable));
-    lines.extend(program.map(|program| of_program(place, program, driver, baseline)).unwrap_or_default());
+    lines.extend(seen.lines);
+    lines.extend(rules.used(&seen.runtimes, &seen.executable));
     Answer {
         schema: SCHEMA,
         verdict: overall(&lines),
@@ -134,12 +156,22 @@ fn examine(place: &Place, program: Option<&Path>) -> Answer {
 }
 
 /// Another machine, by what nvidia-smi said there. A program is this one's, and so are its libraries.
-fn of_text(place: &Place, smi: smi::Smi, program: Option<&Path>) -> Answer {
+fn of_text(place: &Place, smi: smi::Smi, command: Command) -> Answer {
     let variable = |name: &str| std::env::var_os(name);
-    let baseline = limits::baseline(&variable);
-    let mut lines = smi::judge(&smi, baseline);
-    let driver = smi::cuda(&smi).map(CudaVersion::number);
-    lines.extend(program.map(|program| of_program(place, program, driver, baseline)).unwrap_or_default());
+    let mut lines = smi::judge(&smi);
+    let rules = Rules::new(smi::cuda(&smi), &variable);
+    lines.extend(limits::configuration(&variable));
+    lines.extend(rules.baseline());
+    let around = program::Around {
+        library_path: variable("LD_LIBRARY_PATH").unwrap_or_default(),
+        path: variable("PATH"),
+        libcuda: None,
+        kernel_module: None,
+    };
+    let seen =
+        command.map(|(file, arguments)| program::look(place, file, arguments, &around)).unwrap_or_default();
+    lines.extend(seen.lines);
+    lines.extend(rules.used(&seen.runtimes, &seen.executable));
     Answer {
         schema: SCHEMA,
         verdict: overall(&lines),
@@ -152,21 +184,6 @@ fn of_text(place: &Place, smi: smi::Smi, program: Option<&Path>) -> Answer {
         nvml_chain: Vec::new(),
         smi: Some(smi),
     }
-}
-
-fn of_program(
-    place: &Place,
-    program: &Path,
-    driver: Option<u32>,
-    baseline: Option<CudaVersion>,
-) -> Vec<Line> {
-    let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let seen = program::look(place, program, &library_path);
-    let mut lines = seen.lines;
-    if let Some(runtime) = seen.runtime {
-        lines.extend(judge::used_runtime(&runtime, driver, baseline));
-    }
-    lines
 }
 
 /// A chain that hangs is known up to there.

@@ -31,6 +31,14 @@ impl Place {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// An absolute path with its links resolved; `None`: there is nothing.
+    pub fn real(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        let real = fs::canonicalize(self.path(absolute)).ok()?;
+        let root = fs::canonicalize(&self.root).unwrap_or_else(|_| self.root.clone());
+        let inside = real.strip_prefix(&root).unwrap_or(&real);
+        Some(Path::new("/").join(inside).to_string_lossy().into_owned())
+    }
+
     /// The text of a file, cut at a MiB.
     pub fn text(&self, absolute: &str) -> Option<String> {
         Some(String::from_utf8_lossy(&self.bytes(absolute)?).into_owned())

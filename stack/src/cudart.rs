@@ -69,8 +69,8 @@ pub fn text_holding(code: u64) -> Option<Range<u64>> {
     found
 }
 
-/// `libcudart.so.12`, `libcudart.so.11.8.89`, and `libcudart-d0da41ae.so.11.0` as wheels rename it.
-fn is_called_cudart(path: &[u8]) -> bool {
+/// True for `libcudart.so.12`, `libcudart.so.11.8.89`, and `libcudart-d0da41ae.so.11.0` as wheels rename it.
+pub fn is_called_cudart(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let rest = name.strip_prefix(b"libcudart");
     rest.is_some_and(|rest| {
@@ -112,9 +112,21 @@ fn one_version(answers: impl Iterator<Item = u32>) -> Option<u32> {
     versions.all(|other| other == first).then_some(first)
 }
 
+/// What cudaRuntimeGetVersion in this code answers, if there is one: for files that are not loaded.
+pub fn answers_of(code: &[u8]) -> Option<u32> {
+    one_version(arch::stored_answers(code))
+}
+
+/// The digits of libcudart.so.11.0 among the first bytes of a file that is not loaded.
+pub fn node_of_file(bytes: &[u8]) -> Option<Vec<u8>> {
+    node_in(bytes.get(..FIRST).unwrap_or(bytes))
+}
+
+/// Names of symbol versions lie within so many bytes.
+const FIRST: usize = 256 << 10;
+
 /// The names of a library's symbol versions are among its first bytes, which are for reading only.
 fn node_of(module: &Loaded<'_>) -> Option<Vec<u8>> {
-    const FIRST: usize = 256 << 10;
     let start = module.segments(libc::PT_LOAD).filter_map(|segment| module.range(segment)).next()?.0;
     let bytes = module.constant_data(start)?;
     node_in(bytes.get(..FIRST).unwrap_or(bytes))

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod elf;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;

@@ -12,6 +12,8 @@ use object::{Endianness, ReadCache, ReadRef};
 pub struct Elf {
     /// Of the processor that this command is built for.
     pub is_native: bool,
+    /// EM_…
+    pub machine: u16,
     /// The loader that it asks for.
     pub interpreter: Option<String>,
     /// DT_NEEDED, in order.
@@ -29,8 +31,8 @@ pub struct Elf {
 pub enum NotOne {
     /// It cannot be opened.
     Unreadable,
-    /// For 32-bit processes.
-    Is32Bit,
+    /// For 32-bit processes, of this EM_….
+    Is32Bit(u16),
     /// No ELF file, or damaged.
     NoElf,
 }
@@ -44,13 +46,42 @@ pub fn read(path: &Path) -> Result<Elf, NotOne> {
     parse(&ReadCache::new(file))
 }
 
+/// The executable segments of a file.
+pub fn code(bytes: &[u8]) -> Vec<&[u8]> {
+    let Ok(header) = FileHeader64::<Endianness>::parse(bytes) else { return Vec::new() };
+    let Ok(endian) = header.endian() else { return Vec::new() };
+    let segments = header.program_headers(endian, bytes).unwrap_or_default();
+    let of_code = segments.iter().filter(|segment| {
+        segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).0 & elf::PF_X.0 != 0
+    });
+    of_code.filter_map(|segment| segment.data(endian, bytes).ok()).collect()
+}
+
+/// A processor by the name that people know it by.
+pub fn processor(machine: u16) -> String {
+    let known = [
+        (elf::EM_386, "i386"),
+        (elf::EM_X86_64, "x86-64"),
+        (elf::EM_ARM, "32-bit ARM"),
+        (elf::EM_AARCH64, "aarch64"),
+        (elf::EM_PPC64, "ppc64"),
+        (elf::EM_RISCV, "RISC-V"),
+        (elf::EM_S390, "s390"),
+    ];
+    let name = known.iter().find(|(number, _)| number.0 == machine);
+    name.map_or_else(|| format!("machine {machine}"), |(_, name)| (*name).to_owned())
+}
+
 fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Elf, NotOne> {
     let ident = data.read_bytes_at(0, 16).map_err(|()| NotOne::NoElf)?;
     if !ident.starts_with(b"\x7fELF") {
         return Err(NotOne::NoElf);
     }
     if ident.get(4) == Some(&1) {
-        return Err(NotOne::Is32Bit);
+        let is_big = ident.get(5) == Some(&2);
+        let machine = data.read_bytes_at(18, 2).ok().and_then(|bytes| <[u8; 2]>::try_from(bytes).ok());
+        let machine = machine.map(if is_big { u16::from_be_bytes } else { u16::from_le_bytes });
+        return Err(NotOne::Is32Bit(machine.unwrap_or(0)));
     }
     whole(data).map_err(|_| NotOne::NoElf)
 }
@@ -58,7 +89,8 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Elf, NotOne> {
 fn whole<'data, R: ReadRef<'data>>(data: R) -> object::read::Result<Elf> {
     let header = FileHeader64::<Endianness>::parse(data)?;
     let endian = header.endian()?;
-    let mut found = Elf { is_native: header.e_machine(endian).0 == NATIVE, ..Elf::default() };
+    let machine = header.e_machine(endian).0;
+    let mut found = Elf { is_native: machine == NATIVE, machine, ..Elf::default() };
     let segments = header.program_headers(endian, data)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for segment in segments {
@@ -112,7 +144,7 @@ mod tests {
         assert!(this.interpreter.is_some_and(|path| path.contains("ld-")));
         assert_eq!(read(Path::new("/etc/passwd")), Err(NotOne::NoElf));
         assert_eq!(read(Path::new("/none")), Err(NotOne::Unreadable));
-        assert_eq!(parse(&b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0"[..]), Err(NotOne::Is32Bit));
+        assert_eq!(parse(&b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0"[..]), Err(NotOne::Is32Bit(0)));
         assert_eq!(parse(&b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"[..]), Err(NotOne::NoElf));
     }
 }

@@ -1,12 +1,11 @@
 //! From what was read to verdicts. Reads nothing.
 
 use super::libraries::{Found, release};
-use super::model::{Library, Line, Package, Verdict};
+use super::model::{Library, Line, Verdict};
 use crate::diagnose::causes::{Weight, weighed};
 use crate::diagnose::chain::Chain;
 use crate::diagnose::machine::Machine;
 use crate::diagnose::{Case, Cause, Failure, Known};
-use crate::policy::versions::{self, CudaVersion, Versions};
 
 /// What NVML said; `Err`: it could not be asked, why, in words.
 pub type Asked = Result<Chain, String>;
@@ -183,71 +182,6 @@ fn nvml(asked: &Asked, is_explained: bool) -> Option<Line> {
         return Some(Line::new("nvml", Verdict::Failed, text, "Give this machine or container a card."));
     }
     Some(Line::ok("nvml", text))
-}
-
-/// Runtimes that lie here. None of them is in use yet, so none of them makes anything fail. `baseline`: of a vGPU.
-pub fn runtimes(found: &Found, driver: Option<u32>, baseline: Option<CudaVersion>) -> Vec<Line> {
-    let mut seen: Vec<u32> = Vec::new();
-    let libraries =
-        found.libraries.iter().filter_map(|one| Some((runtime_version(&one.file)?, one.path.as_str())));
-    let packages = found.packages.iter().filter_map(|one| Some((package_version(one)?, one.path.as_str())));
-    let mut lines = Vec::new();
-    for (runtime, path) in libraries.chain(packages) {
-        if !seen.contains(&runtime) {
-            seen.push(runtime);
-            lines.extend(fits(runtime, driver, baseline, path, false));
-        }
-    }
-    lines
-}
-
-/// The one that a program would load.
-pub fn used_runtime(file: &str, driver: Option<u32>, baseline: Option<CudaVersion>) -> Vec<Line> {
-    runtime_version(file).map_or_else(Vec::new, |runtime| fits(runtime, driver, baseline, file, true))
-}
-
-fn fits(
-    runtime: u32,
-    driver: Option<u32>,
-    baseline: Option<CudaVersion>,
-    path: &str,
-    is_used: bool,
-) -> Vec<Line> {
-    let text = format!("CUDA {} in {path}", version(runtime));
-    let pair = driver.and_then(CudaVersion::from_number).zip(CudaVersion::from_number(runtime));
-    let Some((driver, runtime)) = pair else { return vec![Line::ok("runtime", text)] };
-    let versions = Versions { driver, runtime: Some(runtime), baseline, is_exempt: false, strict: false };
-    let findings = versions::judge(&versions);
-    if findings.is_empty() {
-        return vec![Line::ok("runtime", format!("{text} fits the driver's CUDA {driver}"))];
-    }
-    findings
-        .into_iter()
-        .map(|finding| {
-            let text = format!("{text}: {} [{}]", finding.reason, finding.rule.id());
-            let is_blocked = is_used && finding.outcome == versions::Outcome::Blocked;
-            let verdict = if is_blocked { Verdict::Failed } else { Verdict::Warning };
-            Line::new("runtime", verdict, text, finding.action)
-        })
-        .collect()
-}
-
-/// As 12090, from libcudart.so.12.9.79 and the like. The shorter names, libcudart.so.12 and libcudart.so.11.0, are those
-/// of all minor versions.
-pub fn runtime_version(file: &str) -> Option<u32> {
-    let rest = file.rsplit('/').next()?.strip_prefix("libcudart.so.")?;
-    if rest.split('.').count() < 3 { None } else { numbered(rest) }
-}
-
-fn package_version(package: &Package) -> Option<u32> {
-    let is_runtime = package.name.starts_with("nvidia-cuda-runtime") || package.name == "cuda-cudart";
-    numbered(&package.version).filter(|_| is_runtime)
-}
-
-fn numbered(text: &str) -> Option<u32> {
-    let mut parts = text.split('.');
-    let (major, minor) = (parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?);
-    ((1..100).contains(&major) && minor < 100).then_some(major * 1000 + minor * 10)
 }
 
 pub fn version(number: u32) -> String {

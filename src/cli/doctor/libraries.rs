@@ -1,11 +1,9 @@
 //! CUDA's libraries that the loader can reach, and the packages that bring some. Only reads.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::Path;
 
 use super::model::{Library, Package};
-use super::{cache, ld_conf};
+use super::{cache, ld_conf, runtime};
 use crate::diagnose::machine::{Place, folders};
 use crate::policy::versions::release::Release;
 
@@ -101,11 +99,11 @@ fn add_folder(place: &Place, folder: &str, found_by: &'static str, to: &mut Vec<
 }
 
 fn add(place: &Place, name: &str, path: String, found_by: &'static str, to: &mut Vec<Library>) {
-    let Ok(real) = fs::canonicalize(place.path(&path)) else { return };
-    let root = fs::canonicalize(&place.root).unwrap_or_else(|_| place.root.clone());
-    let file = Path::new("/").join(real.strip_prefix(&root).unwrap_or(&real)).to_string_lossy().into_owned();
+    let Some(file) = place.real(&path) else { return };
     if to.len() < MOST && to.iter().all(|known| known.file != file || known.name != name) {
-        to.push(Library { name: name.to_owned(), path, file, found_by, is_first: false });
+        let is_runtime = name.starts_with("libcudart");
+        let runtime = if is_runtime { runtime::shared(&place.path(&path), &file) } else { None };
+        to.push(Library { name: name.to_owned(), path, file, found_by, is_first: false, runtime });
     }
 }
 

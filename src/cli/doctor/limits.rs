@@ -7,8 +7,7 @@ use super::model::{Line, Verdict};
 use crate::diagnose::machine::Place;
 use crate::ledger::limit::Limit;
 use crate::ledger::view::View;
-use crate::policy::config::{BaselineMode, Config};
-use crate::policy::versions::CudaVersion;
+use crate::policy::config::{Config, ConfigError};
 use crate::process::default_directory;
 use crate::report::size::bytes as size;
 use crate::report::uuid;
@@ -24,27 +23,32 @@ pub fn look(place: &Place, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<L
     lines
 }
 
-/// The baseline in force; a whole card is held to none.
-pub fn baseline(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<CudaVersion> {
-    let (config, _) = Config::parse(variable);
-    let is_off = config.baseline.mode == BaselineMode::Off || config.limits.is_unlimited();
-    config.baseline.version.filter(|_| !is_off)
+/// Values that a process would refuse to start with.
+pub fn configuration(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
+    let (_, errors) = Config::parse(variable);
+    let line = |error: &ConfigError| {
+        let text =
+            format!("{}=\"{}\": {}; cuInit would return 800", error.variable, error.value, error.reason);
+        Line::new("configuration", Verdict::Failed, text, format!("Allowed: {}.", error.allowed))
+    };
+    errors.iter().map(line).collect()
+}
+
+/// No memory limit, by a variable or by the operator: a baseline is for parts of a card.
+pub fn is_whole_card(config: &Config) -> bool {
+    let directory = config.dir.clone().unwrap_or_else(default_directory);
+    let by_operator = || {
+        let view = View::open(&directory).ok().flatten();
+        let mut devices = view.iter().flat_map(View::devices);
+        devices.any(|device| matches!(device.limit, Limit::Operators(bytes) if bytes != 0))
+    };
+    config.limits.is_unlimited() && !by_operator()
 }
 
 /// By the variables and the ledger.
 fn told(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
-    let (config, errors) = Config::parse(variable);
-    let mut lines: Vec<Line> = errors
-        .iter()
-        .map(|error| {
-            Line::new(
-                "configuration",
-                Verdict::Failed,
-                format!("{}=\"{}\": {}; cuInit would return 800", error.variable, error.value, error.reason),
-                format!("Allowed: {}.", error.allowed),
-            )
-        })
-        .collect();
+    let (config, _) = Config::parse(variable);
+    let mut lines = configuration(variable);
     let directory: PathBuf = config.dir.clone().unwrap_or_else(default_directory);
     let told = if config.limits.is_unlimited() {
         None

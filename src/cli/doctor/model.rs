@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::diagnose::chain::Call;
+use crate::policy::versions::runtime::Identified;
 
 /// Its form; fields may be added.
 pub const SCHEMA: &str = "cuwarden.doctor/1";
@@ -70,6 +71,13 @@ pub struct Library {
     pub found_by: &'static str,
     /// It is the first of its name. False: another one is loaded instead.
     pub is_first: bool,
+    /// CUDA version of a runtime; not exact = the lowest that it can be.
+    #[serde(rename = "cuda", serialize_with = "shown", skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Identified>,
+}
+
+fn shown<S: serde::Serializer>(known: &Option<Identified>, to: S) -> Result<S::Ok, S::Error> {
+    known.map(super::runtime::shown).serialize(to)
 }
 
 /// A package that brings CUDA, by its metadata.

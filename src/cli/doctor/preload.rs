@@ -66,7 +66,7 @@ fn state(place: &Place, path: &str) -> State {
     }
     match elf::read(&place.path(path)) {
         Err(NotOne::Unreadable) => State::Missing,
-        Err(NotOne::Is32Bit) => State::OtherArchitecture,
+        Err(NotOne::Is32Bit(_)) => State::OtherArchitecture,
         Err(NotOne::NoElf) => State::NoLibrary,
         Ok(elf) if !elf.is_native => State::OtherArchitecture,
         Ok(elf) if elf.needed.iter().any(|name| name.starts_with("libc.musl")) => State::Musl,

@@ -26,6 +26,18 @@ impl Exceptions {
     }
 }
 
+#[cfg(feature = "cli")]
+impl Exceptions {
+    /// Whom the list lets use this runtime, as it names them.
+    pub fn patterns_for(&self, runtime: CudaVersion) -> Vec<&str> {
+        self.0
+            .iter()
+            .filter(|(_, version)| *version == runtime)
+            .map(|(pattern, _)| pattern.as_str())
+            .collect()
+    }
+}
+
 fn pair(text: &str) -> Result<(String, CudaVersion), String> {
     let (pattern, version) = text.rsplit_once('=').ok_or_else(|| format!("\"{text}\" is not EXE=VERSION"))?;
     if pattern.is_empty() || pattern.trim() != pattern {
@@ -112,6 +124,7 @@ mod tests {
         assert!(!allowed.allow("/usr/bin/trainer2", v(11, 7)));
         assert!(allowed.allow("/opt/old/bin/x", v(11, 7)) && !allowed.allow("/opt/new/x", v(11, 7)));
         assert!(!allowed.allow("/trainer/x", v(11, 8)), "a folder is not the file's name");
+        assert_eq!(allowed.patterns_for(v(11, 7)), ["/opt/old/*"]);
         assert!(!Exceptions::default().allow("/x", v(11, 8)));
     }
 

@@ -7,9 +7,9 @@ use crate::diagnose::causes::weighed;
 use crate::diagnose::chain::{Chain, Device};
 use crate::diagnose::machine::Machine;
 use crate::diagnose::{Case, Failure, Known};
+use crate::policy::versions::CudaVersion;
 use crate::policy::versions::matrix::Matrix;
 use crate::policy::versions::release::Release;
-use crate::policy::versions::{self, CudaVersion, Versions};
 use crate::report::size::bytes as size;
 use crate::report::text::plural;
 
@@ -26,13 +26,13 @@ pub fn cuda(smi: &Smi) -> Option<CudaVersion> {
     smi.cuda.or_else(|| Matrix::built_in().cuda_of(smi.driver.as_ref()?))
 }
 
-/// Says it. `baseline`: of a vGPU.
-pub fn judge(smi: &Smi, baseline: Option<CudaVersion>) -> Vec<Line> {
+/// Says it.
+pub fn judge(smi: &Smi) -> Vec<Line> {
     let mut lines = messages(smi);
     let has_failed = lines.iter().any(|line| line.verdict == Verdict::Failed);
     lines.extend(summary(smi, has_failed));
     lines.extend(driver(smi));
-    lines.extend(rules(smi, baseline));
+    lines.extend(runtimes(smi));
     for (index, gpu) in smi.gpus.iter().enumerate() {
         lines.push(Line::ok("gpu", about(index, gpu)));
         lines.extend(card(index, gpu));
@@ -194,7 +194,7 @@ fn driver(smi: &Smi) -> Option<Line> {
 }
 
 /// Which runtimes may be used there.
-fn rules(smi: &Smi, baseline: Option<CudaVersion>) -> Vec<Line> {
+fn runtimes(smi: &Smi) -> Vec<Line> {
     let Some(cuda) = cuda(smi) else {
         return smi.driver.iter().map(|release| unknown_release(release)).collect();
     };
@@ -224,12 +224,6 @@ fn rules(smi: &Smi, baseline: Option<CudaVersion>) -> Vec<Line> {
             format!("Update the driver to {lowest} or newer."),
         ));
     }
-    let of = Versions { driver: cuda, runtime: None, baseline, is_exempt: false, strict: false };
-    lines.extend(versions::judge(&of).into_iter().map(|finding| {
-        let verdict =
-            if finding.outcome == versions::Outcome::Blocked { Verdict::Failed } else { Verdict::Warning };
-        Line::new("baseline", verdict, format!("{} [{}]", finding.reason, finding.rule.id()), finding.action)
-    }));
     lines
 }
 
