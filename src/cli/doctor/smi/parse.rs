@@ -186,12 +186,11 @@ fn of_gpu(inside: &[&str], key: &str, value: &str, gpu: &mut Gpu) {
                 set(&mut process.bytes, mebibytes(value));
             }
         }
-        _ if section.starts_with("Clocks Throttle Reasons")
-            || section.starts_with("Clocks Event Reasons") =>
+        _ if (section.starts_with("Clocks Throttle Reasons")
+            || section.starts_with("Clocks Event Reasons"))
+            && value == "Active" =>
         {
-            if value == "Active" {
-                gpu.throttled_by.push(key.to_owned());
-            }
+            gpu.throttled_by.push(key.to_owned());
         }
         _ if inside.contains(&"Volatile") && is_uncorrected(section, key) => add(&mut gpu.uncorrected, value),
         _ => {}
