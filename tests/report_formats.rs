@@ -331,18 +331,3 @@ fn every_allocation_is_in_every_format() {
     assert_eq!(values.iter().map(|value| value[1]).sum::<u64>(), bytes);
     assert!(html::html(&reports).unwrap().contains("libnet.so+0x"));
 }
-
-/// Makes a record file to measure with:
-/// `CUWARDEN_TEST_LARGE=/tmp/large.rec:/path/of/a/program cargo test --test report_formats -- --ignored large`
-#[test]
-#[ignore = "writes a file for measurements by hand"]
-fn a_large_record_file_to_measure_with() {
-    let wanted = std::env::var("CUWARDEN_TEST_LARGE").unwrap();
-    let (path, module) = wanted.split_once(':').unwrap();
-    let program = std::fs::read(module).unwrap();
-    let id = object::Object::build_id(&object::File::parse(&*program).unwrap())
-        .unwrap()
-        .unwrap_or_default()
-        .to_vec();
-    std::fs::write(path, large(1_000_000, 10_000, Path::new(module), &id).bytes()).unwrap();
-}
