@@ -9,6 +9,7 @@ use super::error::{Failure, NO_INPUT};
 use crate::record::layout::MAGIC;
 use crate::record::snapshot::{Liveness, Observer, Snapshot};
 use crate::report::Report;
+use crate::report::json::Schema;
 use crate::report::model::SCHEMA;
 use crate::report::symbols::Symbolizer;
 
@@ -171,10 +172,4 @@ fn parse(text: &[u8]) -> Result<Vec<Report>, String> {
         true => serde_json::from_slice(text).map_err(damaged),
         false => serde_json::from_slice(text).map(|report| vec![report]).map_err(damaged),
     }
-}
-
-/// What tells a report from other JSON.
-#[derive(serde::Deserialize)]
-struct Schema {
-    schema: Option<serde_json::Value>,
 }

@@ -37,7 +37,7 @@ Examples:
   cuwarden run -- python train.py
   cuwarden run --memory-limit 4GiB --report reports -- ./app --input data
   cuwarden run --memory-limit '0=4GiB,*=2GiB' --label arm=A --label cuda=12.4 -- ./app
-  cuwarden run --leak-exitcode 23 --max-leak 16MiB --suppressions known.txt -- pytest     a gate for CI
+  cuwarden run --leak-exitcode 23 --max-leak 16MiB --suppressions known.txt -- pytest
   cuwarden run --sim -- ./app          on a simulated GPU, where there is none
 
 The shim is libcuwarden.so: beside cuwarden, in ../lib, or where CUWARDEN_LIB says. It is appended to LD_PRELOAD, so \

@@ -4,12 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Termination;
 use super::judged::{Judged, Sum};
 use super::model::{Device, Leak, Module, Report};
+
+/// What tells a report from other JSON. All else is passed over, and takes no memory.
+#[derive(Deserialize)]
+pub struct Schema {
+    /// [`super::model::SCHEMA`] in a report.
+    pub schema: Option<Value>,
+}
 
 /// [`Report`] with what is said of its leaks, and sums.
 #[derive(Serialize)]
