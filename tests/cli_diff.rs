@@ -307,6 +307,32 @@ fn what_cannot_be_read_is_66_and_wrong_use_64() {
 }
 
 #[test]
+fn what_is_known_is_left_out_and_allocators_can_be_folded() {
+    let temp = twice("diff-known");
+    temp.write("known.txt", "function:gro*\nfunction:nobody\n");
+    let output = diff(&temp, &["a", "b", "--suppressions", "known.txt"]);
+    ends(&output, 0, &["known.txt:2: no leak fits"]);
+    let text = out(&output);
+    assert!(text.contains("Neither A nor B leaks"), "{text}");
+    assert!(text.contains("B: suppressions left out 6 allocations, 12.0 MiB"), "{text}");
+    ends(&diff(&temp, &["a", "b", "--suppressions", "nowhere"]), 66, &["nowhere"]);
+    ends(&diff(&temp, &["a", "b", "--fold", "api:x"]), 64, &[]);
+    // An allocator that has another name in each version stands between what is the same.
+    for (folder, name) in [("a", "old_alloc"), ("b", "new_alloc")] {
+        for number in 1..=4 {
+            let mut report = report(number, json!({}), "13.5", MIB);
+            report["leaks"][0]["stack"][0]["function"] = json!(name);
+            put(&temp, &format!("fold/{folder}/{number}.json"), &report);
+        }
+    }
+    let stacks = |more: &[&str]| {
+        let arguments = [&["fold/a", "fold/b", "--format", "json"], more].concat();
+        parsed(&diff(&temp, &arguments))["stacks"].as_array().unwrap().len()
+    };
+    assert_eq!((stacks(&[]), stacks(&["--fold", "function:*_alloc"])), (2, 1));
+}
+
+#[test]
 fn help_has_an_example() {
     let text = out(&diff(&Temp::new("diff-help"), &["--help"]));
     assert!(text.contains("cuwarden diff --threshold 5 a b"), "{text}");

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::error::{Failure, INTERNAL, NO_INPUT, USED_WRONGLY};
+use super::gate;
 use super::load;
+use super::report::fold;
 use super::terminal;
 use crate::diff::arm::{Arm, Input, Options};
 use crate::diff::compare::{Rules, compare};
@@ -14,8 +16,10 @@ use crate::diff::model::Verdict;
 use crate::diff::stats::MIN_RUNS;
 use crate::diff::{html, text};
 use crate::record::snapshot::Observer;
+use crate::report::judged::{State, Sum};
+use crate::report::pattern::{self, Pattern};
 use crate::report::symbols::Symbolizer;
-use crate::report::text::plural;
+use crate::report::text::{bytes, plural};
 
 /// Compare what two arms of an experiment leak.
 ///
@@ -32,6 +36,7 @@ Example:
     cuwarden run --report b/$i --label arm=B --label cuda=13.5 -- ./train-cu135
   done
   cuwarden diff --threshold 5 a b || exit 1
+  cuwarden diff --format html a b > diff.html
 
 Names are looked up in the files that ran. Where those are on another machine, let that one write the arm: \
 cuwarden report --format json DIR > arm.json
@@ -63,6 +68,15 @@ pub struct Arguments {
     /// A label in which the runs of an arm may differ, such as host; may be repeated. The label run always may
     #[arg(long, value_name = "K")]
     vary: Vec<String>,
+    #[command(flatten)]
+    known: gate::Known,
+    /// Take the frames that a pattern fits out of all call stacks, function:GLOB or module:GLOB; may be repeated
+    #[arg(long, value_name = "PATTERN", value_parser = fold)]
+    fold: Vec<Pattern>,
+    /// The same for the allocators of PyTorch, TensorFlow, ONNX Runtime, RMM, CUB and others, which differ from version to
+    /// version
+    #[arg(long)]
+    fold_allocators: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -76,7 +90,16 @@ enum Format {
 }
 
 pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut reader = Reader { symbolizer: Symbolizer::default(), observer: Observer::here(), unreadable: 0 };
+    let mut patterns = arguments.fold;
+    if arguments.fold_allocators {
+        patterns.extend(pattern::allocators());
+    }
+    let mut reader = Reader {
+        symbolizer: Symbolizer::default(),
+        observer: Observer::here(),
+        suppressions: arguments.known.read(patterns)?,
+        unreadable: 0,
+    };
     let a = reader.arm("A", &arguments.a, arguments.label_a, &arguments.vary)?;
     let b = reader.arm("B", &arguments.b, arguments.label_b, &arguments.vary)?;
     let rules = Rules { threshold_percent: arguments.threshold, each_stack: arguments.each_stack };
@@ -88,6 +111,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map(|text| text + "\n")
             .map_err(|error| Failure::new(INTERNAL, format!("cannot write JSON: {error}")))?,
     })?;
+    reader.suppressions.say_unused();
     if diff.failed {
         return Ok(ExitCode::from(1));
     }
@@ -113,6 +137,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
 struct Reader {
     symbolizer: Symbolizer,
     observer: Observer,
+    suppressions: gate::Suppressions,
     unreadable: u64,
 }
 
@@ -125,11 +150,16 @@ impl Reader {
         vary: &[String],
     ) -> Result<Arm, Failure> {
         let mut inputs = self.inputs(name, path)?;
-        inputs.iter_mut().for_each(|input| self.symbolizer.resolve(&mut input.report));
         let options = Options { only, vary: vary.to_vec() };
         let found = inputs.len() as u64;
-        let arm = Arm::new(name, path.display().to_string(), inputs, &options)
+        inputs.retain(|input| options.wants(&input.report));
+        let known = self.without_known(&mut inputs);
+        let mut arm = Arm::new(name, path.display().to_string(), inputs, &options)
             .map_err(|mixed| Failure::new(USED_WRONGLY, mixed))?;
+        if known.count > 0 {
+            let allocations = plural(known.count, "allocation");
+            arm.notes.push(format!("{name}: suppressions left out {allocations}, {}.", bytes(known.bytes)));
+        }
         if !arm.runs.is_empty() {
             return Ok(arm);
         }
@@ -146,6 +176,21 @@ impl Reader {
             _ => format!("{} in it, but no run that can be judged", plural(found, "report")),
         };
         Err(Failure::new(NO_INPUT, format!("{name}, {}: {why}", path.display())))
+    }
+
+    /// Looks names up, and takes out of the reports what patterns fit; how much that was.
+    fn without_known(&mut self, inputs: &mut [Input]) -> Sum {
+        let mut known = Sum::default();
+        for input in inputs {
+            self.symbolizer.resolve(&mut input.report);
+            let mut judged = self.suppressions.judge().judge(std::mem::take(&mut input.report));
+            known.merge(judged.sum(State::Suppressed));
+            let kept = judged.entries().filter(|(.., state)| *state != State::Suppressed);
+            let kept = kept.map(|(leak, ..)| leak.clone()).collect();
+            judged.report.leaks = kept;
+            input.report = judged.report;
+        }
+        known
     }
 
     fn inputs(&mut self, name: &str, path: &Path) -> Result<Vec<Input>, Failure> {

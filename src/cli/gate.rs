@@ -13,13 +13,20 @@ use crate::report::text::{bytes, clean, plural};
 /// A suppression file is written by hand, and has a few hundred bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The options of both.
+/// Which leaks are known.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct Known {
     /// Leave out the leaks that a pattern in FILE fits; may be repeated. A line is function:GLOB, module:GLOB, api:GLOB
     /// or a # comment
     #[arg(long, value_name = "FILE")]
     suppressions: Vec<PathBuf>,
+}
+
+/// The options of both.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    known: Known,
     /// How much is no failure yet, of all processes together: a size such as 16MiB, or a number of allocations, count=10,
     /// or both, 16MiB,count=10
     #[arg(long, value_name = "SPEC", value_parser = MaxLeak::parse)]
@@ -33,6 +40,13 @@ pub struct Suppressions {
 }
 
 impl Options {
+    /// Reads the files of patterns.
+    pub fn read(&self, fold: Vec<Pattern>) -> Result<Suppressions, Failure> {
+        self.known.read(fold)
+    }
+}
+
+impl Known {
     /// Reads the files. `fold`: frames that are taken out of call stacks.
     pub fn read(&self, fold: Vec<Pattern>) -> Result<Suppressions, Failure> {
         let (mut patterns, mut places) = (Vec::new(), Vec::new());

@@ -136,7 +136,7 @@ fn verdict(
     Ok(ExitCode::SUCCESS)
 }
 
-fn fold(text: &str) -> Result<Pattern, String> {
+pub(super) fn fold(text: &str) -> Result<Pattern, String> {
     let allowed = format!("Allowed: {}", pattern::ALLOWED);
     let pattern = Pattern::parse(text).map_err(|problem| format!("{problem}. {allowed}"))?;
     if pattern.is_of_call() {

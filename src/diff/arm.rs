@@ -25,6 +25,13 @@ pub struct Options {
     pub vary: Vec<String>,
 }
 
+impl Options {
+    /// Whether a report has the labels that were asked for.
+    pub fn wants(&self, report: &Report) -> bool {
+        self.only.iter().all(|(key, value)| report.labels.get(key) == Some(value))
+    }
+}
+
 /// One side of the experiment.
 pub struct Arm {
     /// Where it came from, as the user wrote it.
@@ -47,9 +54,7 @@ impl Arm {
     /// Groups reports to runs. The error says what is mixed, and what to do.
     pub fn new(name: &str, path: String, inputs: Vec<Input>, options: &Options) -> Result<Arm, String> {
         let mut inputs = inputs;
-        inputs.retain(|input| {
-            options.only.iter().all(|(key, value)| input.report.labels.get(key) == Some(value))
-        });
+        inputs.retain(|input| options.wants(&input.report));
         let mut notes = Vec::new();
         let twice = drop_copies(&mut inputs);
         if twice > 0 {

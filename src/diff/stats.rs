@@ -12,8 +12,8 @@
 //!   Nonparametric Statistical Methods, section 4.3). With ties it holds at least what it promises.
 //! - Of many stacks some differ by chance: Holm's correction (Scand. J. Stat. 6, 1979).
 //!
-//! Not the bootstrap: with five or ten runs it draws from so few medians that its interval promises too much. There is no
-//! crate that counts with ties or gives the interval.
+//! Not the bootstrap: with five or ten runs it draws from so few medians that its interval promises too much. No crate:
+//! those that are well kept (statrs, hypors) count without ties only or not at all, and give no interval.
 
 use std::cmp::Ordering;
 
