@@ -196,7 +196,7 @@ fn driver(smi: &Smi) -> Option<Line> {
 /// Which runtimes may be used there.
 fn runtimes(smi: &Smi) -> Vec<Line> {
     let Some(cuda) = cuda(smi) else {
-        return smi.driver.iter().map(|release| unknown_release(release)).collect();
+        return smi.driver.iter().map(unknown_release).collect();
     };
     let matrix = Matrix::built_in();
     let next = matrix.family_of(CudaVersion::new(cuda.major + 1, 0)).and_then(|row| row.driver.clone());

@@ -186,12 +186,12 @@ fn of_gpu(inside: &[&str], key: &str, value: &str, gpu: &mut Gpu) {
                 set(&mut process.bytes, mebibytes(value));
             }
         }
-        _ if section.starts_with("Clocks Throttle Reasons")
-            || section.starts_with("Clocks Event Reasons") =>
+        _ if value == "Active"
+            && ["Clocks Throttle Reasons", "Clocks Event Reasons"]
+                .iter()
+                .any(|name| section.starts_with(name)) =>
         {
-            if value == "Active" {
-                gpu.throttled_by.push(key.to_owned());
-            }
+            gpu.throttled_by.push(key.to_owned());
         }
         _ if inside.contains(&"Volatile") && is_uncorrected(section, key) => add(&mut gpu.uncorrected, value),
         _ => {}
