@@ -75,6 +75,28 @@ fn the_rules_of_a_baseline() {
 }
 
 #[test]
+fn exceptions_of_the_baseline() {
+    let with = |allow: &str, exe: &[&str]| {
+        let arguments = ["check", "--driver", "12.4", "--runtime", "11.8", "--baseline", "12.4"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuwarden"));
+        let out = command.args(arguments).args(exe).env("CUWARDEN_BASELINE_ALLOW", allow).output().unwrap();
+        let told =
+            [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (out.status.code(), told)
+    };
+    let (status, told) = with("trainer*=11.8,old=11.7", &["--exe", "/opt/trainer2"]);
+    assert!(status == Some(1) && told.contains("[baseline-exception]"), "{told}");
+    let (status, told) = with("trainer*=11.8", &["--exe", "/opt/other"]);
+    assert!(status == Some(2) && told.contains("lets these use it: trainer*. ["), "{told}");
+    let (status, told) = with("trainer*=11.8", &[]);
+    assert!(status == Some(2) && told.contains("Name the program with --exe"), "{told}");
+    let (status, told) = with("trainer", &[]);
+    assert!(status == Some(64) && told.contains("CUWARDEN_BASELINE_ALLOW=\"trainer\""), "{told}");
+    assert_eq!(with("", &["--exe", "/opt/trainer"]).0, Some(2));
+    says("--driver 12.4 --runtime 11.8 --exe /x", 64, &["--baseline"]);
+}
+
+#[test]
 fn a_whole_card() {
     says("--driver 12.9 --runtime 12.8 --baseline 12.4 --whole-card", 0, &["a whole card", "fine:"]);
     says("--driver 12.4 --runtime 12.8 --baseline 12.4 --whole-card", 1, &["[runtime-minor]"]);

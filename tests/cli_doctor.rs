@@ -7,9 +7,10 @@ mod cli_doctor_support;
 mod common;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use cli_doctor_support::{Machine, json, says};
+use cli_doctor_support::{Machine, json, lines, says};
 use common::process::run;
 use serde_json::Value;
 
@@ -117,14 +118,165 @@ fn limits() {
     says(&answer, "preload", "warning", "nobody keeps it");
     let answer = Machine::working().set("CUWARDEN_MEMORY_LIMIT", "0x10").doctor(2);
     says(&answer, "configuration", "failed", "CUWARDEN_MEMORY_LIMIT=\"0x10\"");
-    let machine = Machine::working().set("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G");
+}
+
+/// The kernel's limits of this cgroup and of the one above, and what is used.
+fn dmem(machine: &Machine) {
     machine.write("proc/self/cgroup", b"0::/jobs/7\n");
     machine.write("sys/fs/cgroup/dmem.capacity", b"drm/0000:17:00.0/vram0 8589934592\n");
     machine.write("sys/fs/cgroup/jobs/dmem.max", b"drm/0000:17:00.0/vram0 1073741824\n");
+    machine.write("sys/fs/cgroup/jobs/dmem.current", b"drm/0000:17:00.0/vram0 536870912\n");
     machine.write("sys/fs/cgroup/jobs/7/dmem.max", b"drm/0000:17:00.0/vram0 max\n");
-    let answer = machine.doctor(0);
-    says(&answer, "dmem", "ok", "1.00 GiB of drm/0000:17:00.0/vram0 (/sys/fs/cgroup/jobs/dmem.max)");
-    says(&answer, "mps", "ok", "0=2G");
+}
+
+fn mps(machine: &Machine) {
+    machine.write("proc/77/comm", b"nvidia-cuda-mps\n");
+    machine.write("proc/77/cmdline", b"/usr/bin/nvidia-cuda-mps-control\0-d\0");
+}
+
+#[test]
+fn the_kernels_limit() {
+    let machine = Machine::working();
+    assert!(lines(&machine.doctor(0), "dmem").is_empty());
+    machine.write("sys/fs/cgroup/dmem.capacity", b"drm/0000:17:00.0/vram0 8589934592\n");
+    says(&machine.doctor(0), "dmem", "ok", "sets no limit");
+    dmem(&machine);
+    let words = "1.00 GiB of drm/0000:17:00.0/vram0, 512 MiB used (/sys/fs/cgroup/jobs/dmem.max)";
+    says(&machine.doctor(0), "dmem", "ok", words);
+}
+
+#[test]
+fn the_limit_of_mps() {
+    let limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+    assert!(lines(&Machine::working().doctor(0), "mps").is_empty());
+    let machine = Machine::working().set(limit, "0=2G");
+    says(&machine.doctor(1), "mps", "warning", "no MPS daemon is seen in /tmp/nvidia-mps: nobody keeps it");
+    mps(&machine);
+    let words = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G; nvidia-cuda-mps-control runs as pid 77";
+    says(&machine.doctor(0), "mps", "ok", words);
+    says(&Machine::working().set(limit, "all").doctor(1), "mps", "warning", "is no list of limits");
+    // In a container the daemon is seen by its pipe alone.
+    let machine = Machine::working().set("CUDA_MPS_PIPE_DIRECTORY", "/mps");
+    says(&machine.doctor(1), "mps", "warning", "programs run without MPS");
+    machine.write("mps/control", b"");
+    says(&machine.doctor(0), "mps", "ok", "there is /mps/control");
+}
+
+#[test]
+fn the_limit_that_a_program_meets_first() {
+    let machine = || {
+        let machine = Machine::working()
+            .set("CUWARDEN_SIM_DEVICES", "1")
+            .set("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G")
+            .set("CUWARDEN_MEMORY_LIMIT", "512MiB");
+        mps(&machine);
+        machine
+    };
+    let answer = machine().doctor(1);
+    says(&answer, "limit_in_force", "ok", "cuwarden's quota, 512 MiB; above it: MPS 2.00 GiB");
+    let with_kernel = machine().set("CUWARDEN_MEMORY_LIMIT", "4GiB");
+    dmem(&with_kernel);
+    let words = "the kernel's dmem cgroup, 1.00 GiB; above it: MPS 2.00 GiB, cuwarden's quota 4.00 GiB";
+    says(&with_kernel.doctor(1), "limit_in_force", "ok", words);
+    // A quota alone is told elsewhere, and numbers mean nothing where the list of cards is changed.
+    let alone = Machine::working().set("CUWARDEN_MEMORY_LIMIT", "4GiB").doctor(1);
+    assert!(lines(&alone, "limit_in_force").is_empty());
+    let changed = machine().set("CUDA_VISIBLE_DEVICES", "0").doctor(1);
+    assert!(lines(&changed, "limit_in_force").is_empty());
+}
+
+#[test]
+fn parts_of_the_driver() {
+    let part = "root/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.1";
+    let machine = Machine::working();
+    assert!(lines(&machine.doctor(0), "driver_parts").is_empty());
+    fs::remove_file(machine.sim.temp.join(part)).expect("it is there");
+    says(&machine.doctor(1), "driver_parts", "warning", "PTX cannot be compiled");
+    let machine = machine.set("NVIDIA_DRIVER_CAPABILITIES", "utility");
+    machine.write(".dockerenv", b"");
+    let answer = machine.doctor(1);
+    says(&answer, "driver_parts", "warning", "(NVIDIA_DRIVER_CAPABILITIES=utility)");
+    assert!(answer.to_string().contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility"), "{answer:#}");
+    let folder = "usr/lib/x86_64-linux-gnu";
+    machine.write(&format!("{folder}/libnvidia-ptxjitcompiler.so.470.256.02"), b"");
+    symlink("libnvidia-ptxjitcompiler.so.470.256.02", machine.sim.temp.join(part))
+        .expect("the folder is ours");
+    says(
+        &machine.doctor(1),
+        "driver_parts",
+        "warning",
+        "is of release 470.256.02, and libcuda.so.535.183.01",
+    );
+}
+
+#[test]
+fn the_container_toolkit() {
+    let machine = Machine::working().set("PATH", "/opt/bin:/usr/bin:/bin");
+    assert!(lines(&machine.doctor(0), "container_toolkit").is_empty());
+    machine.script("opt/bin/nvidia-ctk", "echo NVIDIA Container Toolkit CLI version 1.14.3; echo commit: 0");
+    let words = "NVIDIA Container Toolkit 1.14.3 (/opt/bin/nvidia-ctk) may be used with driver 535.183.01";
+    says(&machine.doctor(0), "container_toolkit", "ok", words);
+    machine.write(
+        "var/lib/dpkg/status",
+        b"Package: a\nStatus: install ok installed\nVersion: 2.0-1\n\nPackage: nvidia-container-toolkit\nStatus: \
+          install ok installed\nArchitecture: amd64\nVersion: 1.17.8-1\n\n",
+    );
+    says(
+        &machine.doctor(0),
+        "container_toolkit",
+        "ok",
+        "1.17.8 (/var/lib/dpkg/status, nvidia-container-toolkit)",
+    );
+    machine.module("390.157");
+    says(
+        &machine.doctor(2),
+        "container_toolkit",
+        "warning",
+        "needs driver 418.81.07 or newer, and this is 390.157",
+    );
+    // One that does not answer is not waited for.
+    let machine = Machine::working().set("PATH", "/opt/bin:/usr/bin:/bin");
+    machine.script("opt/bin/nvidia-ctk", "exec sleep 1000");
+    assert!(lines(&machine.doctor(0), "container_toolkit").is_empty());
+}
+
+#[test]
+fn a_baseline_and_the_driver() {
+    let with = |driver: &str| {
+        Machine::working()
+            .set("CUWARDEN_BASELINE", "12.4")
+            .set("CUWARDEN_MEMORY_LIMIT", "4GiB")
+            .set("CUWARDEN_SIM_DRIVER", driver)
+    };
+    says(
+        &with("12.4").doctor(1),
+        "baseline",
+        "ok",
+        "12.4 is in force (enforce); the driver's CUDA 12.4 keeps it",
+    );
+    says(&with("13.0").doctor(2), "baseline", "failed", "[baseline-driver-major]");
+    let warned = with("13.0").set("CUWARDEN_BASELINE_MODE", "warn").doctor(1);
+    says(&warned, "baseline", "warning", "CUWARDEN_BASELINE_MODE is warn");
+    let whole = Machine::working().set("CUWARDEN_BASELINE", "12.4").doctor(0);
+    says(&whole, "baseline", "ok", "has a whole card");
+    says(&with("12.4").doctor_without_nvml(3), "baseline", "unknown", "is not known");
+    assert!(lines(&Machine::working().doctor(0), "baseline").is_empty());
+}
+
+/// Files that ld.so.conf names in a roundabout way.
+#[test]
+fn the_loaders_configuration() {
+    let machine = Machine::working();
+    machine.write("opt/a/libcuda.so.1", b"");
+    machine.write("etc/ld.so.conf.d/a.conf", b"/opt/a\n");
+    assert!(lines(&machine.doctor(0), "ld_so_cache").is_empty(), "nothing includes it");
+    machine.write("etc/ld.so.conf", b"include ld.so.conf.d/*.conf # ours\n");
+    says(
+        &machine.doctor(1),
+        "ld_so_cache",
+        "warning",
+        "/opt/a/libcuda.so.1 is in a folder of /etc/ld.so.conf",
+    );
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::error::{Failure, INTERNAL, NO_INPUT};
+use super::error::{Failure, INTERNAL, NO_INPUT, USED_WRONGLY};
 use super::terminal;
+use crate::policy::versions::exceptions::{self, Exceptions};
 use crate::policy::versions::matrix::{Matrix, Row};
 use crate::policy::versions::release::Release;
 use crate::policy::versions::{CudaVersion, Outcome, Rule, VERSION_ALLOWED, Versions, judge};
@@ -26,6 +27,7 @@ Examples:
   cuwarden check --driver 535.183.01 --runtime 13.0         by its release
   cuwarden check --driver 12.4 --runtime 12.4 --baseline 12.4
   cuwarden check --driver 12.4 --runtime 12.8 --baseline 12.4 --whole-card
+  CUWARDEN_BASELINE_ALLOW=trainer=11.8 cuwarden check --driver 12.4 --runtime 11.8 --baseline 12.4 --exe /opt/trainer
   cuwarden check --driver 12.4 --runtime 12.8 --strict || exit 1     a gate for CI
 
 Exit status: 0 fine; 1 warnings; 2 blocked; 3 could not tell; 64 used wrongly; 66 FILE cannot be read.")]
@@ -39,6 +41,9 @@ pub struct Arguments {
     /// CUDA version of the vGPU baseline
     #[arg(long, value_name = "V", value_parser = version)]
     baseline: Option<CudaVersion>,
+    /// Path of the program: CUWARDEN_BASELINE_ALLOW may let it use a runtime below the baseline's major version
+    #[arg(long, value_name = "PATH", requires = "baseline")]
+    exe: Option<String>,
     /// A driver of an older minor version than the runtime blocks
     #[arg(long)]
     strict: bool,
@@ -83,7 +88,7 @@ pub fn main(arguments: Arguments) -> Result<ExitCode, Failure> {
         Driver::Release(release) => (matrix.cuda_of(release), Some(release)),
     };
     let answer = match cuda {
-        Some(cuda) => judged(&arguments, &matrix, cuda, release),
+        Some(cuda) => judged(&arguments, &matrix, cuda, release, &exceptions()?),
         None => unknown(release),
     };
     terminal::answer(&if arguments.json {
@@ -106,24 +111,48 @@ fn read(path: &Path) -> Result<Matrix, Failure> {
     })
 }
 
-fn judged(arguments: &Arguments, matrix: &Matrix, cuda: CudaVersion, release: Option<&Release>) -> Answer {
+/// Of the environment, as a process would read them.
+fn exceptions() -> Result<Exceptions, Failure> {
+    const VARIABLE: &str = "CUWARDEN_BASELINE_ALLOW";
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(Exceptions::default());
+    };
+    let text = text.to_string_lossy();
+    Exceptions::parse(&text).map_err(|reason| {
+        let allowed = exceptions::ALLOWED;
+        Failure::new(USED_WRONGLY, format!("{VARIABLE}=\"{text}\": {reason}. Allowed: {allowed}"))
+    })
+}
+
+fn judged(
+    arguments: &Arguments,
+    matrix: &Matrix,
+    cuda: CudaVersion,
+    release: Option<&Release>,
+    exceptions: &Exceptions,
+) -> Answer {
     let runtime = arguments.runtime;
     let of = Versions {
         driver: cuda,
         runtime: Some(runtime),
         baseline: arguments.baseline.filter(|_| !arguments.whole_card),
-        is_exempt: false,
+        is_exempt: arguments.exe.as_deref().is_some_and(|path| exceptions.allow(path, runtime)),
         strict: arguments.strict,
     };
     let findings = judge(&of);
     let mut outcome = findings.iter().map(|finding| finding.outcome).max().unwrap_or(Outcome::Fine);
     let mut lines: Vec<Line> = findings
         .into_iter()
-        .map(|finding| Line {
-            outcome: finding.outcome.name(),
-            rule: finding.rule.id(),
-            reason: finding.reason,
-            action: with_facts(finding.rule, finding.action, &of, matrix),
+        .map(|finding| {
+            let mut action = with_facts(finding.rule, finding.action, &of, matrix);
+            let allowed = exceptions.patterns_for(runtime);
+            if finding.rule == Rule::BaselineRuntimeMajor && !allowed.is_empty() {
+                action += &format!(" CUWARDEN_BASELINE_ALLOW lets these use it: {}.", allowed.join(", "));
+                if arguments.exe.is_none() {
+                    action += " Name the program with --exe.";
+                }
+            }
+            Line { outcome: finding.outcome.name(), rule: finding.rule.id(), reason: finding.reason, action }
         })
         .collect();
     for line in release.map(|release| of_release(matrix, release, cuda, runtime)).unwrap_or_default() {
@@ -272,7 +301,7 @@ fn as_json(
         "schema": "cuwarden.check/1", "verdict": answer.outcome.map_or("unknown", Outcome::name),
         "driver": { "cuda": cuda.map(text), "release": release.map(ToString::to_string) },
         "runtime": text(runtime), "baseline": arguments.baseline.map(text),
-        "whole_card": arguments.whole_card, "strict": arguments.strict, "findings": findings,
+        "exe": arguments.exe, "whole_card": arguments.whole_card, "strict": arguments.strict, "findings": findings,
         "toolkit": row(matrix.release_of(runtime)), "family": row(matrix.family_of(runtime)),
     });
     let text = serde_json::to_string_pretty(&value);

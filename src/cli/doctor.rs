@@ -3,12 +3,15 @@
 mod archive;
 mod cache;
 mod closure;
+mod dmem;
 mod elf;
+mod in_force;
 mod judge;
 mod ld_conf;
 mod libraries;
 mod limits;
 mod model;
+mod mps;
 mod preload;
 mod program;
 mod redact;
@@ -16,6 +19,7 @@ mod rules;
 mod runtime;
 mod script;
 mod smi;
+mod toolkit;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,7 +31,7 @@ use super::error::{Failure, INTERNAL, NO_INPUT};
 use super::nvml::loaded;
 use super::terminal;
 use crate::diagnose::chain::{self, Chain};
-use crate::diagnose::machine::{Machine, Mapped, Place};
+use crate::diagnose::machine::{Machine, Mapped, Place, missing_siblings};
 use crate::diagnose::nvml::Nvml;
 use crate::policy::versions::CudaVersion;
 use crate::report::text::{Style, Tone, clean};
@@ -122,6 +126,7 @@ fn examine(place: &Place, command: Command) -> Answer {
     let wanted = ["libcuda.so.1", "libnvidia-ml.so.1"];
     machine.mapped =
         wanted.iter().filter_map(|name| Some(Mapped { path: found.first(name)?.file.clone() })).collect();
+    machine.missing_siblings = missing_siblings(place, &machine.mapped);
     let asked = ask_nvml();
     let chain = asked.as_ref().ok();
     let driver = chain.and_then(judge::driver_version).and_then(CudaVersion::from_number);
@@ -135,10 +140,17 @@ fn examine(place: &Place, command: Command) -> Answer {
     let seen =
         command.map(|(file, arguments)| program::look(place, file, arguments, &around)).unwrap_or_default();
     let mut lines = judge::machine(&machine, &asked, &found);
+    lines.extend(toolkit::parts(place, &machine));
+    let toolkit = toolkit::find_toolkit(place, around.path.as_ref());
+    lines.extend(toolkit.map(|toolkit| toolkit::judge(&toolkit, machine.kernel_module.as_ref())));
     lines.extend(rules.baseline());
     lines.extend(rules.lying_here(&found, &seen.runtimes));
     lines.extend(preload::judge(&preload::look(place, &variable)));
-    lines.extend(limits::look(place, &variable));
+    lines.extend(limits::look(&variable));
+    let (dmem, mps) = (dmem::look(place), mps::look(place, &variable));
+    lines.extend(dmem::lines(place, &dmem));
+    lines.extend(mps.lines());
+    lines.extend(in_force::lines(place, &variable, &machine, chain, &dmem, &mps));
     lines.extend(seen.lines);
     lines.extend(rules.used(&seen.runtimes, &seen.executable));
     Answer {

@@ -277,7 +277,8 @@ fn installed(place: &Place) -> Vec<String> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-fn missing_siblings(place: &Place, mapped: &[Mapped]) -> Vec<&'static str> {
+/// Of the libcuda among these.
+pub fn missing_siblings(place: &Place, mapped: &[Mapped]) -> Vec<&'static str> {
     let Some(libcuda) = mapped.iter().find(|one| one.name().starts_with("libcuda.so")) else {
         return Vec::new();
     };

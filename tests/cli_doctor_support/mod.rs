@@ -5,7 +5,7 @@
 pub mod elf;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use serde_json::Value;
@@ -51,11 +51,18 @@ impl Machine {
     }
 
     pub fn driver(&self, folder: &str, release: &str) {
-        for name in ["libcuda", "libnvidia-ml"] {
+        for name in ["libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"] {
             self.write(&format!("{folder}/{name}.so.{release}"), b"");
             let link = self.sim.temp.join("root").join(folder).join(format!("{name}.so.1"));
             symlink(format!("{name}.so.{release}"), link).expect("the folder is ours");
         }
+    }
+
+    /// A program that prints something.
+    pub fn script(&self, path: &str, text: &str) {
+        self.write(path, format!("#!/bin/sh\n{text}\n").as_bytes());
+        let path = self.sim.temp.join("root").join(path);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
     }
 
     pub fn set(mut self, name: &str, value: &str) -> Machine {

@@ -1,27 +1,15 @@
-//! Which limits on device memory are in force: cuwarden's quota, the kernel's dmem cgroup, MPS.
+//! cuwarden's own configuration: what the variables and the ledger set.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::model::{Line, Verdict};
-use crate::diagnose::machine::Place;
 use crate::ledger::limit::Limit;
 use crate::ledger::view::View;
 use crate::policy::config::{Config, ConfigError};
 use crate::process::default_directory;
 use crate::report::size::bytes as size;
 use crate::report::uuid;
-
-pub fn look(place: &Place, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
-    let mut lines = told(variable);
-    lines.extend(kernel(place));
-    let mps = variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").filter(|value| !value.is_empty());
-    if let Some(value) = mps {
-        let value = value.to_string_lossy();
-        lines.push(Line::ok("mps", format!("MPS holds clients to CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={value}")));
-    }
-    lines
-}
 
 /// Values that a process would refuse to start with.
 pub fn configuration(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
@@ -46,7 +34,7 @@ pub fn is_whole_card(config: &Config) -> bool {
 }
 
 /// By the variables and the ledger.
-fn told(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
+pub fn look(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Line> {
     let (config, _) = Config::parse(variable);
     let mut lines = configuration(variable);
     let directory: PathBuf = config.dir.clone().unwrap_or_else(default_directory);
@@ -94,38 +82,4 @@ fn of_ledger(view: &View) -> Vec<String> {
         parts.push(format!("other devices: {}, by the operator", size(bytes)));
     }
     parts
-}
-
-/// The dmem controller. Its limit is the kernel's and stronger than any of ours.
-fn kernel(place: &Place) -> Vec<Line> {
-    let groups = place.text("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let capacity = place.text("/sys/fs/cgroup/dmem.capacity");
-    let mut lines = Vec::new();
-    // Every group above holds too.
-    let mut group = own.trim_end_matches('/').to_owned();
-    loop {
-        let path = format!("/sys/fs/cgroup{group}/dmem.max");
-        for limit in place.text(&path).unwrap_or_default().lines() {
-            if let Some((region, bytes)) = limit.rsplit_once(' ')
-                && let Ok(bytes) = bytes.parse::<u64>()
-            {
-                lines.push(Line::ok(
-                    "dmem",
-                    format!(
-                        "the kernel holds this cgroup to {} of {region} ({path}); that is stronger than a quota of cuwarden",
-                        size(bytes)
-                    ),
-                ));
-            }
-        }
-        match group.rfind('/') {
-            Some(at) => group.truncate(at),
-            None => break,
-        }
-    }
-    if lines.is_empty() && capacity.is_some_and(|text| !text.trim().is_empty()) {
-        lines.push(Line::ok("dmem", "the kernel's dmem cgroup is there and sets no limit"));
-    }
-    lines
 }

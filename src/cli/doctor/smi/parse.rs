@@ -186,9 +186,10 @@ fn of_gpu(inside: &[&str], key: &str, value: &str, gpu: &mut Gpu) {
                 set(&mut process.bytes, mebibytes(value));
             }
         }
-        _ if (section.starts_with("Clocks Throttle Reasons")
-            || section.starts_with("Clocks Event Reasons"))
-            && value == "Active" =>
+        _ if value == "Active"
+            && ["Clocks Throttle Reasons", "Clocks Event Reasons"]
+                .iter()
+                .any(|name| section.starts_with(name)) =>
         {
             gpu.throttled_by.push(key.to_owned());
         }
