@@ -241,6 +241,18 @@ fn the_container_toolkit() {
 }
 
 #[test]
+fn what_the_image_asks_for() {
+    let of =
+        |value: &str| Machine::working().set("CUWARDEN_SIM_DRIVER", "12.2").set("NVIDIA_REQUIRE_CUDA", value);
+    says(&of("cuda>=12.0").doctor(0), "require_cuda", "ok", "CUDA 12.2, driver 535.183.01 has what");
+    says(&of("cuda>=12.4 driver>=470,driver<471").doctor(1), "require_cuda", "warning", "has not what");
+    says(&of("brand=tesla").doctor(0), "require_cuda", "ok", "can be told");
+    let off = of("cuda>=12.4").set("NVIDIA_DISABLE_REQUIRE", "true").doctor(1);
+    says(&off, "require_cuda", "warning", "has switched the check off");
+    assert!(lines(&Machine::working().doctor(0), "require_cuda").is_empty());
+}
+
+#[test]
 fn a_baseline_and_the_driver() {
     let with = |driver: &str| {
         Machine::working()

@@ -15,6 +15,7 @@ mod mps;
 mod preload;
 mod program;
 mod redact;
+mod require;
 mod rules;
 mod runtime;
 mod script;
@@ -48,6 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// Looks at the driver's library and kernel module, the device nodes, NVML's answers, the libraries that the loader
 /// reaches, the preload and the limits in force. It does not initialise CUDA and changes nothing.
+/// Where no package tells the version of NVIDIA's container toolkit, nvidia-ctk --version is asked for it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -146,6 +148,8 @@ fn examine(place: &Place, command: Command) -> Answer {
     lines.extend(toolkit::parts(place, &machine));
     let toolkit = toolkit::find_toolkit(place, around.path.as_ref());
     lines.extend(toolkit.map(|toolkit| toolkit::judge(&toolkit, machine.kernel_module.as_ref())));
+    let has = require::Driver { cuda: driver, release: machine.kernel_module.as_ref() };
+    lines.extend(require::judge(&machine, &has));
     lines.extend(rules.baseline());
     lines.extend(rules.lying_here(&found, &seen.runtimes));
     lines.extend(preload::judge(&preload::look(place, &variable)));
