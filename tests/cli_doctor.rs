@@ -241,6 +241,18 @@ fn the_container_toolkit() {
 }
 
 #[test]
+fn what_the_image_asks_for() {
+    let of =
+        |value: &str| Machine::working().set("CUWARDEN_SIM_DRIVER", "12.2").set("NVIDIA_REQUIRE_CUDA", value);
+    says(&of("cuda>=12.0").doctor(0), "require_cuda", "ok", "CUDA 12.2, driver 535.183.01 has what");
+    says(&of("cuda>=12.4 driver>=470,driver<471").doctor(1), "require_cuda", "warning", "has not what");
+    says(&of("brand=tesla").doctor(0), "require_cuda", "ok", "can be told");
+    let off = of("cuda>=12.4").set("NVIDIA_DISABLE_REQUIRE", "true").doctor(1);
+    says(&off, "require_cuda", "warning", "has switched the check off");
+    assert!(lines(&Machine::working().doctor(0), "require_cuda").is_empty());
+}
+
+#[test]
 fn a_baseline_and_the_driver() {
     let with = |driver: &str| {
         Machine::working()
@@ -259,8 +271,26 @@ fn a_baseline_and_the_driver() {
     says(&warned, "baseline", "warning", "CUWARDEN_BASELINE_MODE is warn");
     let whole = Machine::working().set("CUWARDEN_BASELINE", "12.4").doctor(0);
     says(&whole, "baseline", "ok", "has a whole card");
-    says(&with("12.4").doctor_without_nvml(3), "baseline", "unknown", "is not known");
+    // Without NVML the library's release tells it.
+    says(&with("12.4").doctor_without_nvml(3), "baseline", "ok", "the driver's CUDA 12.2 keeps it");
+    let nameless = with("12.4");
+    let folder = nameless.sim.temp.join("root/usr/lib/x86_64-linux-gnu");
+    fs::remove_file(folder.join("libcuda.so.1")).expect("it is there");
+    fs::write(folder.join("libcuda.so.1"), "").expect("the folder is ours");
+    says(&nameless.doctor_without_nvml(3), "baseline", "unknown", "is not known");
     assert!(lines(&Machine::working().doctor(0), "baseline").is_empty());
+}
+
+#[test]
+fn a_relative_library_path() {
+    let machine = Machine::working();
+    let mut command = machine.command();
+    // The root of the test begins where the working directory does.
+    let folder = machine.sim.temp.join("root").display().to_string();
+    machine.write(&format!("{}/old/libcuda.so.1", folder.trim_start_matches('/')), b"");
+    let path = format!("old:{}", machine.sim.libraries().display());
+    let answer = json(command.arg("--json").current_dir(&folder).env("LD_LIBRARY_PATH", path), 1);
+    says(&answer, "driver_library", "ok", &format!("{folder}/old/libcuda.so.1 (LD_LIBRARY_PATH)"));
 }
 
 /// Files that ld.so.conf names in a roundabout way.

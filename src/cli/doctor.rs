@@ -15,6 +15,7 @@ mod mps;
 mod preload;
 mod program;
 mod redact;
+mod require;
 mod rules;
 mod runtime;
 mod script;
@@ -34,9 +35,11 @@ use crate::diagnose::chain::{self, Chain};
 use crate::diagnose::machine::{Machine, Mapped, Place, missing_siblings};
 use crate::diagnose::nvml::Nvml;
 use crate::policy::versions::CudaVersion;
+use crate::policy::versions::matrix::Matrix;
+use crate::policy::versions::release::Release;
 use crate::report::text::{Style, Tone, clean};
 use archive::Archive;
-use model::{Answer, Line, SCHEMA, Verdict, overall, status};
+use model::{Answer, Library, Line, SCHEMA, Verdict, overall, status};
 use rules::Rules;
 
 /// How long NVML may take for all its answers.
@@ -46,6 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// Looks at the driver's library and kernel module, the device nodes, NVML's answers, the libraries that the loader
 /// reaches, the preload and the limits in force. It does not initialise CUDA and changes nothing.
+/// Where no package tells the version of NVIDIA's container toolkit, nvidia-ctk --version is asked for it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +62,7 @@ Examples:
   cuwarden doctor --bundle help.tar.gz  the answer and what it rests on, for those who help
 
 As JSON: schema cuwarden.doctor/1, {verdict, kernel_module, driver, is_container, lines: [{check, verdict (ok, warning, \
-failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first}], packages: [{name, version, \
+failed, unknown), evidence, action}], libraries: [{name, path, file, found_by, is_first, cuda}], packages: [{name, version, \
 path}], nvml_chain: [{call, args, code, name, result}], smi: {driver, cuda, attached, gpus, messages}, with --smi only}.
 
 Exit status: 0 fine; 1 warnings; 2 something fails or would; 3 something could not be told; 64 used wrongly; 66 there is \
@@ -129,7 +133,8 @@ fn examine(place: &Place, command: Command) -> Answer {
     machine.missing_siblings = missing_siblings(place, &machine.mapped);
     let asked = ask_nvml();
     let chain = asked.as_ref().ok();
-    let driver = chain.and_then(judge::driver_version).and_then(CudaVersion::from_number);
+    let asked_driver = chain.and_then(judge::driver_version).and_then(CudaVersion::from_number);
+    let driver = asked_driver.or_else(|| by_release(found.first("libcuda.so.1")?));
     let rules = Rules::new(driver, &variable);
     let around = program::Around {
         library_path: variable("LD_LIBRARY_PATH").unwrap_or_default(),
@@ -143,6 +148,8 @@ fn examine(place: &Place, command: Command) -> Answer {
     lines.extend(toolkit::parts(place, &machine));
     let toolkit = toolkit::find_toolkit(place, around.path.as_ref());
     lines.extend(toolkit.map(|toolkit| toolkit::judge(&toolkit, machine.kernel_module.as_ref())));
+    let has = require::Driver { cuda: driver, release: machine.kernel_module.as_ref() };
+    lines.extend(require::judge(&machine, &has));
     lines.extend(rules.baseline());
     lines.extend(rules.lying_here(&found, &seen.runtimes));
     lines.extend(preload::judge(&preload::look(place, &variable)));
@@ -165,6 +172,11 @@ fn examine(place: &Place, command: Command) -> Answer {
         nvml_chain: asked.map(|chain| chain.calls).unwrap_or_default(),
         smi: None,
     }
+}
+
+/// Where NVML does not tell it: the driver's CUDA version is that of its library.
+fn by_release(libcuda: &Library) -> Option<CudaVersion> {
+    Matrix::built_in().cuda_of(&Release::parse(&libraries::release(&libcuda.file)?)?)
 }
 
 /// Another machine, by what nvidia-smi said there. A program is this one's, and so are its libraries.

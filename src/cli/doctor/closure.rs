@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::cache;
 use super::elf::{self, Elf};
-use super::libraries::DEFAULTS;
-use crate::diagnose::machine::{Place, folders};
+use super::libraries::{DEFAULTS, searched};
+use crate::diagnose::machine::Place;
 
 const MOST_LIBRARIES: usize = 2000;
 
@@ -42,7 +42,7 @@ pub struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub fn new(place: &'a Place, library_path: &OsString) -> Loader<'a> {
-        let variable = folders(library_path).map(|path| path.to_string_lossy().into_owned()).collect();
+        let variable = searched(library_path);
         let cache = cache::read(&place.bytes("/etc/ld.so.cache").unwrap_or_default());
         Loader { place, variable, cache }
     }

@@ -51,8 +51,8 @@ pub fn look(place: &Place, variable: Variable, first: &[String]) -> Found {
         add_folder(place, folder, "RPATH", &mut found.libraries);
     }
     let path = variable("LD_LIBRARY_PATH").unwrap_or_default();
-    for folder in folders(&path) {
-        add_folder(place, &folder.to_string_lossy(), "LD_LIBRARY_PATH", &mut found.libraries);
+    for folder in searched(&path) {
+        add_folder(place, &folder, "LD_LIBRARY_PATH", &mut found.libraries);
     }
     for (name, path) in cache::read(&place.bytes("/etc/ld.so.cache").unwrap_or_default()) {
         if is_of_interest(&name) {
@@ -82,6 +82,12 @@ pub fn look(place: &Place, variable: Variable, first: &[String]) -> Found {
     found.packages.sort();
     found.packages.dedup();
     found
+}
+
+/// Folders of LD_LIBRARY_PATH. The loader takes relative ones from the working directory.
+pub fn searched(path: &OsString) -> Vec<String> {
+    let whole = folders(path).map(|folder| std::path::absolute(&folder).unwrap_or(folder));
+    whole.map(|folder| folder.to_string_lossy().into_owned()).collect()
 }
 
 fn is_of_interest(name: &str) -> bool {

@@ -52,7 +52,7 @@ pub fn look(place: &Place, command: &Path, arguments: &[OsString], around: &Arou
     let followed = script::follow(place, command, arguments, around.path.as_ref());
     let mut seen = Seen::default();
     seen.lines.extend(way(&followed));
-    if followed.broken.is_none() {
+    if followed.broken.is_none() && !is_for_a_shell(&followed) {
         let program = &followed.program;
         seen.executable = place.real(program).unwrap_or_else(|| program.to_string_lossy().into_owned());
         of_file(place, program, around, &mut seen);
@@ -68,8 +68,7 @@ fn way(followed: &Followed) -> Vec<Line> {
     if let Some(why) = &followed.broken {
         return vec![broken(why)];
     }
-    let is_script = followed.through.iter().any(|path| path.file_name().is_none_or(|name| name != "env"));
-    if is_script && script::is_shell(&followed.program) {
+    if is_for_a_shell(followed) {
         return vec![Line::new(
             "program",
             Verdict::Unknown,
@@ -78,6 +77,12 @@ fn way(followed: &Followed) -> Vec<Line> {
         )];
     }
     vec![Line::ok("program", format!("{} is run by {program}", first.display()))]
+}
+
+/// Which libraries a shell has says nothing about what it starts.
+fn is_for_a_shell(followed: &Followed) -> bool {
+    let is_script = followed.through.iter().any(|path| path.file_name().is_none_or(|name| name != "env"));
+    is_script && script::is_shell(&followed.program)
 }
 
 fn broken(why: &str) -> Line {

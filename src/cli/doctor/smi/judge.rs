@@ -288,11 +288,20 @@ fn card(index: usize, gpu: &Gpu) -> Vec<Line> {
         } else {
             "End its processes and run nvidia-smi -r, or restart the node."
         };
-        say("gpu_lost", Verdict::Failed, format!("{} in the place of {}", lost.error, lost.field), action);
+        say(
+            "gpu_lost",
+            Verdict::Failed,
+            format!("\"{}\" stands in the place of {}", lost.error, lost.field),
+            action,
+        );
     } else if let Some(first) = gpu.errors.first() {
         // One sensor may be broken; a card that answers little will not compute.
         let verdict = if gpu.errors.len() > 1 { Verdict::Failed } else { Verdict::Warning };
-        let what = format!("{} in the place of {}", first.error, plural(gpu.errors.len() as u64, "field"));
+        let what = format!(
+            "\"{}\" stands in the place of {}",
+            first.error,
+            plural(gpu.errors.len() as u64, "field")
+        );
         say(
             "gpu_error",
             verdict,

@@ -65,7 +65,7 @@ fn driver_550_with_a_lost_card() {
     let smi = parse(H100_550.as_bytes());
     assert_eq!(smi.gpus.len(), 2);
     let lines = lines(H100_550);
-    says(&lines, "gpu_lost", Verdict::Failed, "device 1 (00000000:65:00.0): GPU is lost");
+    says(&lines, "gpu_lost", Verdict::Failed, "device 1 (00000000:65:00.0): \"GPU is lost\"");
     says(&lines, "memory_repair", Verdict::Failed, "device 0");
     says(&lines, "fabric_manager", Verdict::Failed, "In Progress");
     // A compat library.
@@ -125,7 +125,7 @@ fn the_table_alone() {
     );
     let lines = lines(TABLE_550);
     says(&lines, "exclusive_mode", Verdict::Failed, "pid 31337");
-    says(&lines, "gpu_error", Verdict::Failed, "ERR! in the place of 4 fields");
+    says(&lines, "gpu_error", Verdict::Failed, "\"ERR!\" stands in the place of 4 fields");
     // Both in one text are the same cards.
     let both = parse(
         format!("{TABLE_550}\n{}", B200_580.replace("00000000:1B:00.0", "00000000:07:00.0")).as_bytes(),
