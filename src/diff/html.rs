@@ -11,7 +11,7 @@ use crate::report::text::{Tone, bytes, clean};
 const STYLE: &str = include_str!("diff.css");
 
 /// Width of the picture of the runs.
-const PICTURE: f64 = 400.0;
+const PICTURE: f64 = 240.0;
 
 /// The whole page.
 pub fn page(diff: &Diff) -> String {
@@ -67,7 +67,7 @@ fn side(name: &str, side: &Side) -> Markup {
 
 fn totals(diff: &Diff) -> Markup {
     html! {
-        table {
+        div.wide { table {
             thead { tr { th { "in a run" } th { "A" } th { "B" } th { "difference" } th { "95 % interval" } th { "runs" } } }
             tbody {
                 (row("leaked", &diff.total))
@@ -75,7 +75,7 @@ fn totals(diff: &Diff) -> Markup {
                     @if one.a.median > 0 || one.b.median > 0 { (row(words::other(name), one)) }
                 }
             }
-        }
+        } }
         p.faint { "Only what is leaked is judged." }
     }
 }
@@ -103,7 +103,12 @@ fn stack(one: &StackComparison) -> Markup {
     let open = matches!(comparison.verdict, Verdict::Worse | Verdict::Suspect | Verdict::TooFewRuns);
     html! {
         details open[open] {
-            summary { span class=(class) { (words::stack_verdict(one)) } ": " (words::change(comparison)) }
+            summary {
+                span class=(class) { (words::stack_verdict(one)) } ": "
+                @if comparison.verdict == Verdict::Same { (bytes(comparison.a.median)) " a run" }
+                @else { (words::change(comparison)) }
+                " " code.faint { (beginning(one)) }
+            }
             p { (words::sides(comparison)) }
             @if let Some(interval) = words::interval(comparison) { p { "95 % interval " (interval) } }
             p { "by " (clean(&one.apis.join(", "))) }
@@ -119,11 +124,23 @@ fn stack(one: &StackComparison) -> Markup {
     }
 }
 
+fn name(frame: &Frame) -> String {
+    frame.function.as_deref().map_or_else(|| format!("{:#x}", frame.offset), clean)
+}
+
+/// What tells a closed stack from the others.
+fn beginning(one: &StackComparison) -> String {
+    const SHOWN: usize = 3;
+    let names: Vec<String> = one.example.iter().take(SHOWN).map(name).collect();
+    names.join(" < ")
+}
+
 fn place(frame: &Frame) -> Markup {
-    let name = frame.function.as_deref().map_or_else(|| format!("{:#x}", frame.offset), clean);
-    let file = match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("{}:{line}", clean(file)),
-        (Some(file), None) => clean(file),
+    let name = name(frame);
+    let file = frame.file.as_deref().map(|file| clean(file.strip_prefix("./").unwrap_or(file)));
+    let file = match (file, frame.line) {
+        (Some(file), Some(line)) => format!("{file}:{line}"),
+        (Some(file), None) => file,
         (None, _) => frame.module.as_deref().map_or_else(|| "unknown module".to_owned(), clean),
     };
     html! { code { (name) } " " span.faint { (file) } }
@@ -147,5 +164,6 @@ fn picture(one: &Comparison) -> Markup {
             g.a { (dots(&one.a.values, 9)) }
             g.b { (dots(&one.b.values, 25)) }
         }
+        span.faint { "0 to " (bytes(most)) }
     }
 }
