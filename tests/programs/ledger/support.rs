@@ -125,6 +125,11 @@ pub fn is_dead(pid: i32) -> bool {
     state_of(pid).is_none_or(|(state, threads)| "ZX".contains(state) && threads <= 1)
 }
 
+/// It holds nothing any more, though it may not be dead: the first one of a namespace waits for the statuses of the others.
+fn has_left_its_memory(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.is_empty())
+}
+
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: kill touches no memory of ours. The process is one of the group's that was not waited for, as only the
     // end of the group waits.
@@ -394,6 +399,19 @@ pub struct Puppet {
     orders: File,
     answers: File,
     stderr: PathBuf,
+}
+
+/// What it held is free when this returns. A process whose orders end leaves too, but some time later.
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        // SAFETY: as in `signal`. One that has ended by itself stays dead.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // Not `until`: this may be the way out of a failed test.
+        let since = Instant::now();
+        while !is_dead(self.pid) && !has_left_its_memory(self.pid) && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
 }
 
 impl Puppet {
