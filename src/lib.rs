@@ -10,8 +10,10 @@ pub mod diagnose;
 #[cfg(feature = "cli")]
 pub mod diff;
 pub mod event;
+pub mod growth;
 pub mod hooks;
 pub mod ledger;
+pub mod order;
 pub mod policy;
 pub mod process;
 pub mod record;

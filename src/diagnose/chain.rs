@@ -87,7 +87,7 @@ impl Chain {
     pub fn holders(&self) -> Vec<(u32, Option<u64>)> {
         let mut holders: Vec<(u32, Option<u64>)> =
             self.devices.iter().flat_map(|d| d.processes.clone()).collect();
-        holders.sort_unstable();
+        crate::order::sort(&mut holders, |a, b| a < b);
         holders.dedup_by_key(|(pid, _)| *pid);
         holders
     }

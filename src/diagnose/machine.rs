@@ -68,7 +68,7 @@ impl Place {
         let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).take(4096).collect();
-        names.sort_unstable();
+        crate::order::sort(&mut names, |a, b| a < b);
         names
     }
 }

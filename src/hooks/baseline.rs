@@ -14,6 +14,7 @@ use crate::policy::config::{BaselineMode, Level};
 use crate::policy::versions::runtime::identify;
 use crate::policy::versions::{self, CudaVersion, Finding, Outcome, Versions};
 use crate::process::Process;
+use crate::record::snapshot::NOTE_INIT_FAILURE;
 use crate::stack::{self, cudart};
 use crate::tracking::askers;
 use crate::tracking::runtimes::{Runtime, note_version};
@@ -230,7 +231,7 @@ fn say(process: &Process, of: &Versions, runtime: Option<&Runtime>, findings: &[
     event.put("code", code.into());
     event.put("causes", Value::Array(vec![Value::from(cause)]));
     let fields = Value::from(fields);
-    init_failure::keep(process, &fields);
+    process.keep_note(NOTE_INIT_FAILURE, &fields);
     process.events.emit(Level::Error, "baseline_violation", fields);
 }
 

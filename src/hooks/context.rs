@@ -179,7 +179,7 @@ pub(super) fn made(process: &Process, context: CUcontext, device: CUdevice, orig
     if let Some(device) = device_number(device) {
         process.contexts.add(context as usize, Context { device, origin });
         devices::account(process, device);
-        process.events.allow_thread();
+        process.has_context();
     }
 }
 

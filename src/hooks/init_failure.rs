@@ -9,11 +9,9 @@ use crate::diagnose::{Case, Cause, Failure, Known, explain};
 use crate::event::fields::fields;
 use crate::policy::config::{DEFAULT_STACK_DEPTH, Level};
 use crate::process::Process;
-use crate::record::layout::{Area, NoteHead};
 use crate::record::snapshot::NOTE_INIT_FAILURE;
 use serde::Serialize;
 use serde_json::Value;
-use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 /// Notes that a call failed with `code`. The call that fails first pays for the look around; the same failure of the
@@ -62,7 +60,7 @@ fn report(
         "nvml_chain": shown(&chain.map(|chain| chain.calls).unwrap_or_default()), "app_nvml_calls": shown(&nvml::last_calls()), "causes": shown(&causes),
         "message": message,
     };
-    keep(process, &fields);
+    process.keep_note(NOTE_INIT_FAILURE, &fields);
     process.events.emit(Level::Error, "init_failure", fields);
 }
 
@@ -99,17 +97,5 @@ fn message(api: &str, code: CUresult, device: Option<CUdevice>, causes: &[Cause]
     match causes.first() {
         Some(cause) => format!("{failed} Most likely {}: {}. {}", cause.id, cause.evidence, cause.action),
         None => failed,
-    }
-}
-
-/// Puts a failure to start among those of the report.
-#[inline(never)]
-pub(super) fn keep(process: &Process, fields: &Value) {
-    if let Ok(text) = serde_json::to_vec(fields) {
-        let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
-        note.extend_from_slice(&NOTE_INIT_FAILURE.to_ne_bytes());
-        note.extend_from_slice(&(text.len() as u32).to_ne_bytes());
-        note.extend_from_slice(&text);
-        process.writer.append(Area::Notes, &note, offset_of!(NoteHead, bytes));
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn usage(process: &Process, uuid: &str, load: bool) -> Option<Usage> 
     let me = std::process::id();
     let ours = processes.iter().find(|(pid, _)| *pid == me).and_then(|(_, bytes)| *bytes);
     let mut others: Vec<u32> = processes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != me).collect();
-    others.sort_unstable();
+    crate::order::sort(&mut others, |a, b| a < b);
     Some(Usage { ours, others, used: total.saturating_sub(free) })
 }
 

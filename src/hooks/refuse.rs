@@ -36,7 +36,7 @@ pub(super) fn context_device(process: &Process, handle: usize) -> Option<u8> {
 fn learn_device(process: &Process, handle: usize) -> Option<u8> {
     let device = device_number(driver::current_device()?)?;
     process.contexts.add(handle, Context { device, origin: Origin::Primary });
-    process.events.allow_thread();
+    process.has_context();
     Some(device)
 }
 

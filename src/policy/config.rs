@@ -1,5 +1,6 @@
 //! The environment variables of `interface.md`, parsed once into [`Config`].
 
+use super::drift::{self, Settings};
 use super::limit::{self, Limits, Selector};
 use super::versions::exceptions::{self, Exceptions};
 use super::versions::{CudaVersion, VERSION_ALLOWED};
@@ -121,6 +122,8 @@ pub struct Config {
     pub count_contexts: bool,
     /// Which versions of CUDA may be used.
     pub baseline: Baseline,
+    /// What makes growth suspicious; `None` = nobody looks.
+    pub drift: Option<Settings>,
 }
 
 /// True when `CUWARDEN_DISABLE=1`; any other value but empty and `0` is reported by [`Config::parse`].
@@ -147,6 +150,7 @@ impl Config {
             private_tables: reader.switch("CUWARDEN_PRIVATE_TABLES", true),
             count_contexts: reader.switch("CUWARDEN_COUNT_CONTEXT", true),
             baseline: reader.baseline(),
+            drift: reader.drift(),
         };
         reader.switch("CUWARDEN_DISABLE", false);
         // Read by itself where a program is started, long before this.
@@ -337,6 +341,14 @@ impl Reader<'_> {
         }
     }
 
+    fn drift(&mut self) -> Option<Settings> {
+        let text = self.text("CUWARDEN_DRIFT", drift::ALLOWED).unwrap_or_default();
+        drift::parse(&text).unwrap_or_else(|(part, reason)| {
+            self.wrong("CUWARDEN_DRIFT", &part, reason, drift::ALLOWED);
+            None
+        })
+    }
+
     fn wrong(&mut self, variable: &str, value: &str, reason: &str, allowed: &'static str) {
         self.errors.push(ConfigError {
             variable: variable.to_owned(),
@@ -443,6 +455,7 @@ mod tests {
             ("CUWARDEN_BASELINE", "twelve"),
             ("CUWARDEN_BASELINE_MODE", "strict"),
             ("CUWARDEN_BASELINE_ALLOW", "trainer"),
+            ("CUWARDEN_DRIFT", "percent=many"),
         ] {
             let (_, errors) = parse(&[(name, value)]);
             assert_eq!(errors.len(), 1, "{name}={value}");

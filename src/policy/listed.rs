@@ -41,7 +41,7 @@ pub fn shown(kind: Kind, real: &[Listed], ours: &[Listed]) -> Vec<Listed> {
         .filter(|one| (kind == Kind::Compute && one.bytes > 0) || of_real(one).is_some())
         .map(|one| Listed { protected: of_real(one).map_or(NOT_AVAILABLE, |real| real.protected), ..*one })
         .collect();
-    shown.sort_unstable_by_key(|one| (one.pid, one.instance));
+    crate::order::sort(&mut shown, |a, b| (a.pid, a.instance) < (b.pid, b.instance));
     shown
 }
 

@@ -1,6 +1,7 @@
 //! Decisions: pure functions of their arguments, without `unsafe`, clock, environment or driver.
 
 pub mod config;
+pub mod drift;
 pub mod follow;
 pub mod limit;
 pub mod listed;

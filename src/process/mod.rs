@@ -4,6 +4,7 @@
 //! afresh: its parent's allocations are its parent's.
 
 mod alive;
+mod growth;
 pub mod observer;
 mod report;
 mod start;
@@ -22,7 +23,7 @@ use crate::tracking::pools::Pools;
 use crate::tracking::runtimes::{MOST_LOADED, Runtimes};
 use crate::tracking::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use report::write_exit_report;
@@ -64,6 +65,7 @@ pub struct Process {
     started_coarse_ns: u64,
     is_forked: bool,
     forked_from: Option<u32>,
+    growth_started: AtomicBool,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

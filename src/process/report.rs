@@ -5,12 +5,13 @@ use crate::event::cancel::NoCancel;
 use crate::event::fields::fields;
 use crate::policy::config::Level;
 use crate::record::identity::realtime_ns;
-use crate::record::layout::Area;
+use crate::record::layout::{Area, NoteHead};
 use crate::record::mapping::may_reach;
 use crate::record::snapshot::Snapshot;
 use crate::report::model::{Report, Termination};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::mem::offset_of;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,9 +61,14 @@ fn fingerprint(process: &Process) -> u64 {
 }
 
 fn snapshot(process: &Process) -> Option<Snapshot> {
+    snapshot_of(process, &Area::ALL)
+}
+
+/// What the books say now, as far as it is in some areas.
+pub(super) fn snapshot_of(process: &Process, areas: &[Area]) -> Option<Snapshot> {
     let header = process.writer.header_copy();
     let areas: Vec<(Area, Vec<Vec<u8>>)> =
-        Area::ALL.iter().map(|area| (*area, process.writer.area_copy(*area))).collect();
+        areas.iter().map(|area| (*area, process.writer.area_copy(*area))).collect();
     let extents: Vec<(Area, &[u8])> = areas
         .iter()
         .flat_map(|(area, extents)| extents.iter().map(|bytes| (*area, bytes.as_slice())))
@@ -93,6 +99,20 @@ fn write(process: &Process, folder: &Path) -> io::Result<()> {
 fn new_file(path: &Path) -> io::Result<File> {
     // create_new is O_EXCL, which follows no link. The library adds O_CLOEXEC.
     OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).mode(0o644).open(path)
+}
+
+impl Process {
+    /// Keeps an event for the reports.
+    #[inline(never)]
+    pub fn keep_note(&self, kind: u32, fields: &serde_json::Value) {
+        if let Ok(text) = serde_json::to_vec(fields) {
+            let mut note = Vec::with_capacity(size_of::<NoteHead>() + text.len());
+            note.extend_from_slice(&kind.to_ne_bytes());
+            note.extend_from_slice(&(text.len() as u32).to_ne_bytes());
+            note.extend_from_slice(&text);
+            self.writer.append(Area::Notes, &note, offset_of!(NoteHead, bytes));
+        }
+    }
 }
 
 fn summary(process: &Process) -> serde_json::Value {

@@ -265,6 +265,7 @@ fn begin(config: Config, events: Events, Books { ledger, writer }: Books) -> &'s
         alive: Alive::new(),
         started_coarse_ns: coarse_ns(),
         is_forked: FORKED.load(Ordering::Relaxed),
+        growth_started: Default::default(),
         forked_from: Some(INITIALISED.swap(0, Ordering::Relaxed)).filter(|pid| *pid != 0),
     }));
     // Release pairs with the Acquire in `current`.

@@ -1,4 +1,4 @@
-//! The bytes of a record file, version 1, little-endian.
+//! The bytes of a record file, version 2, little-endian.
 //!
 //! A header of [`HEADER_BYTES`], then extents: ranges of the file that the header's extent table lists in
 //! the order in which they were added. The extents of one [`Area`] joined together in that order form one
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// "cuwarden" in file order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"cuwarden");
 /// Raised by every change of a field's place or meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// CUDA ordinals that a file has room for. The driver itself stops at 64.
 pub const MAX_DEVICES: usize = 64;
@@ -17,6 +17,10 @@ pub const MAX_DEVICES: usize = 64;
 pub const MAX_EXTENTS: usize = 128;
 /// The index is split so that threads do not meet; each part counts for itself.
 pub const STRIPES: usize = 16;
+/// Moments at which the live bytes of each call stack are kept.
+pub const SAMPLES: usize = 46;
+/// Call stacks that are followed through time. More than a program has; what a hostile one makes is not worth more.
+pub const MAX_SERIES: u32 = 1 << 16;
 /// Runtimes (libcudart) that one process can name.
 pub const MAX_RUNTIMES: usize = 8;
 
@@ -32,11 +36,16 @@ pub enum Area {
     Modules = 3,
     /// Messages for the report: a [`NoteHead`], then UTF-8 JSON, padded to 8 bytes.
     Notes = 4,
+    /// [`Series`].
+    Series = 5,
 }
+
+/// Number of areas.
+pub const AREAS: usize = Area::ALL.len();
 
 impl Area {
     /// All areas, in the order of [`Header::used`].
-    pub const ALL: [Area; 4] = [Area::Records, Area::Stacks, Area::Modules, Area::Notes];
+    pub const ALL: [Area; 5] = [Area::Records, Area::Stacks, Area::Modules, Area::Notes, Area::Series];
 
     /// Bytes of the first extent; each later one is twice the one before it.
     pub const fn first_extent_bytes(self) -> u64 {
@@ -45,6 +54,8 @@ impl Area {
             Area::Records => 1024 * RECORD_BYTES as u64,
             Area::Stacks => 64 << 10,
             Area::Modules | Area::Notes => 16 << 10,
+            // As above.
+            Area::Series => 64 * SERIES_BYTES as u64,
         }
     }
 
@@ -135,9 +146,12 @@ pub struct Header {
     /// Versions of the CUDA runtimes seen (12090 = 12.9); 0 ends the list.
     pub runtime_versions: [AtomicU32; MAX_RUNTIMES],
     /// Bytes in use of each area, in the order of [`Area::ALL`].
-    pub used: [AtomicU64; 4],
+    pub used: [AtomicU64; AREAS],
     /// Allocations that have no record, because memory or disk for one was missing.
     pub lost_records: AtomicU64,
+    /// When the samples of [`Series::bytes`] were taken, each in the same place, in ns since `started_ns`; 0 = none is
+    /// there, or it is being taken. In no order: when all places are taken, every other one is used again.
+    pub sample_ns: [AtomicU64; SAMPLES],
     /// Length of `exe`, `cmdline` and `labels`, in bytes.
     pub text_lengths: [AtomicU32; 4],
     /// Target of /proc/self/exe.
@@ -183,6 +197,26 @@ pub struct Record {
 pub const RECORD_BYTES: usize = size_of::<Record>();
 const _: () = assert!(RECORD_BYTES == 48);
 
+/// The live bytes of one call stack through time. Entries never move and are never given up.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Series {
+    /// As [`Record::stack`].
+    pub stack: AtomicU32,
+    /// As [`Record::place`].
+    pub place: AtomicU32,
+    /// As [`Record::kind`], whose state is [`RecordState::Live`]; 0 = no entry here yet. Written last.
+    pub kind: AtomicU32,
+    /// Always 0.
+    pub reserved: AtomicU32,
+    /// What was live at each moment of [`Header::sample_ns`], in bytes.
+    pub bytes: [AtomicU64; SAMPLES],
+}
+
+/// Size of a [`Series`].
+pub const SERIES_BYTES: usize = size_of::<Series>();
+const _: () = assert!(SERIES_BYTES == 384 && (64 * SERIES_BYTES).is_multiple_of(4096));
+
 /// State of a [`Record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -227,6 +261,11 @@ impl Class {
             _ => return None,
         })
     }
+
+    /// True for what the driver holds on the program's behalf: a pool's reserve, graph memory, loaded code.
+    pub const fn is_held_by_driver(self) -> bool {
+        matches!(self, Class::PoolReserve | Class::GraphReserve | Class::Module)
+    }
 }
 
 /// Precedes the frames of one call stack.
@@ -265,7 +304,7 @@ pub struct ModuleHead {
 #[repr(C)]
 #[derive(Debug)]
 pub struct NoteHead {
-    /// 1 = an `init_failure` event.
+    /// 1 = an `init_failure` event, 2 = a `leak_suspect` event.
     pub kind: AtomicU32,
     /// Bytes of JSON that follow. Written last.
     pub bytes: AtomicU32,

@@ -9,9 +9,11 @@ mod area;
 mod error;
 mod header;
 mod liveness;
+mod series;
 
 pub use error::{Fault, SnapshotError};
 pub use liveness::{Liveness, Observer};
+pub use series::{Origin, SeriesOf};
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,13 +22,16 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layout::{Area, Class, FRAME_MODULE_SHIFT, HEADER_BYTES, MAX_DEVICES, RECORD_BYTES, RecordState};
+use super::layout::{
+    AREAS, Area, Class, FRAME_MODULE_SHIFT, HEADER_BYTES, MAX_SERIES, RECORD_BYTES, SERIES_BYTES,
+};
 use area::{Joined, Source};
 use header::HeaderView;
 
 /// Bytes of each area that are read, in the order of [`Area::ALL`]. A file that claims more is damaged or
 /// hostile: 1 GiB of records is 22 million live allocations.
-pub const MAX_AREA_BYTES: [u64; 4] = [1 << 30, 256 << 20, 64 << 20, 4 << 20];
+pub const MAX_AREA_BYTES: [u64; AREAS] =
+    [1 << 30, 256 << 20, 64 << 20, 4 << 20, MAX_SERIES as u64 * SERIES_BYTES as u64];
 /// Frames of one call stack that are believed.
 pub const MAX_FRAMES: u32 = 1024;
 /// Damages described in words; the others are only counted.
@@ -67,6 +72,11 @@ pub struct Snapshot {
     pub devices: Vec<DeviceState>,
     /// Live allocations, in the order of the file.
     pub records: Vec<LiveRecord>,
+    /// When the samples of [`SeriesOf::bytes`] were taken, in nanoseconds since [`Snapshot::started_ns`]; 0 = none is in
+    /// that place. In no order.
+    pub sample_ns: Vec<u64>,
+    /// Live bytes through time.
+    pub series: Vec<SeriesOf>,
     /// Call stacks, each once, frames innermost first. [`LiveRecord::stack`] is a place in this list.
     pub stacks: Vec<Arc<[Frame]>>,
     /// Loaded modules. [`Frame::module`] is a place in this list.
@@ -156,7 +166,7 @@ pub struct Module {
 /// One message for the report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
-    /// 1 = an `init_failure` event.
+    /// [`NOTE_INIT_FAILURE`] or [`NOTE_LEAK_SUSPECT`].
     pub kind: u32,
     /// The message.
     pub json: serde_json::Value,
@@ -164,6 +174,8 @@ pub struct Note {
 
 /// A note that holds an `init_failure` event.
 pub const NOTE_INIT_FAILURE: u32 = 1;
+/// A note that holds a `leak_suspect` event.
+pub const NOTE_LEAK_SUSPECT: u32 = 2;
 
 impl Snapshot {
     /// Reads the record file at `path`, of a live process too.
@@ -249,7 +261,7 @@ impl Problems {
 }
 
 /// Bytes in use of each area, and all extents in the order in which they were added.
-type Extents<'a> = ([u64; 4], Vec<(Area, u64, Source<'a>)>);
+type Extents<'a> = ([u64; AREAS], Vec<(Area, u64, Source<'a>)>);
 
 #[derive(Default)]
 struct Builder {
@@ -272,7 +284,14 @@ impl Builder {
             Joined::new(area, used[area.index()], list, problems)
         };
         let records = join(Area::Records, &mut self.problems);
-        let raw_stacks = self.records(&records);
+        let mut raw_stacks = self.records(&records);
+        let series = join(Area::Series, &mut self.problems).load();
+        for (series, stack) in
+            series::parse_series(&series, self.out.runtime_versions.len(), &mut self.problems)
+        {
+            self.out.series.push(series);
+            raw_stacks.push(stack);
+        }
         let stacks = join(Area::Stacks, &mut self.problems).load();
         let modules = join(Area::Modules, &mut self.problems);
         let by_id = self.modules(&modules);
@@ -294,13 +313,10 @@ impl Builder {
             let bytes = usize::try_from(area.len() - position).unwrap_or(usize::MAX).min(buffer.len());
             area.read(position, &mut buffer[..bytes]);
             for raw in buffer[..bytes].chunks_exact(RECORD_BYTES) {
-                match parse_record(raw) {
-                    Parsed::Empty => {}
-                    Parsed::Damaged => bad += 1,
-                    Parsed::Live(mut record, stack) => {
-                        if record.runtime.is_some_and(|r| usize::from(r) >= self.out.runtime_versions.len()) {
-                            record.runtime = None;
-                        }
+                match series::parse_record(raw, self.out.runtime_versions.len()) {
+                    Some(None) => {}
+                    None => bad += 1,
+                    Some(Some((record, stack))) => {
                         self.out.records.push(record);
                         raw_stacks.push(stack);
                     }
@@ -312,18 +328,20 @@ impl Builder {
         raw_stacks
     }
 
-    /// Reads the stacks that records point to, each once.
+    /// Reads the stacks that records and series point to, each once.
     fn stacks(&mut self, raw: Vec<u32>, area: &[u8], modules: &HashMap<u32, u32>) {
         // Honest stacks do not overlap, so together they have no more frames than the area has words.
         let mut budget = area.len() / 8;
         let mut by_number: HashMap<u32, Option<u32>> = HashMap::new();
         let mut by_frames: HashMap<Arc<[Frame]>, u32> = HashMap::new();
         let mut bad = 0;
-        for (record, number) in self.out.records.iter_mut().zip(raw) {
+        let of_series = self.out.series.iter_mut().map(|series| &mut series.origin.stack);
+        let all = self.out.records.iter_mut().map(|record| &mut record.stack).chain(of_series);
+        for (stack, number) in all.zip(raw) {
             if number == 0 {
                 continue;
             }
-            record.stack = *by_number.entry(number).or_insert_with(|| {
+            *stack = *by_number.entry(number).or_insert_with(|| {
                 let Some(frames) = parse_stack(area, number, &mut budget, modules) else {
                     bad += 1;
                     return None;
@@ -371,43 +389,6 @@ impl Builder {
         })
         .count_into(&mut self.problems, "notes");
     }
-}
-
-enum Parsed {
-    Empty,
-    Damaged,
-    Live(LiveRecord, u32),
-}
-
-fn parse_record(raw: &[u8]) -> Parsed {
-    use super::layout::Record;
-    use std::mem::offset_of;
-    let view = HeaderView(raw);
-    let kind = view.u32(offset_of!(Record, kind));
-    let place = view.u32(offset_of!(Record, place));
-    match kind as u8 {
-        s if s == RecordState::Empty as u8 => return Parsed::Empty,
-        s if s == RecordState::Live as u8 => {}
-        _ => return Parsed::Damaged,
-    }
-    let (Some(class), true) = (Class::from_u8((kind >> 8) as u8), ((place & 0xff) as usize) < MAX_DEVICES)
-    else {
-        return Parsed::Damaged;
-    };
-    let record = LiveRecord {
-        address: view.u64(offset_of!(Record, address)),
-        bytes: view.u64(offset_of!(Record, bytes)),
-        born_ns: view.u64(offset_of!(Record, born_ns)),
-        owner: view.u64(offset_of!(Record, owner)),
-        stack: None,
-        tid: view.u32(offset_of!(Record, tid)),
-        class,
-        api: (kind >> 16) as u16,
-        runtime_api: (place >> 16) as u16,
-        runtime: ((place >> 8) as u8).checked_sub(1),
-        device: place as u8,
-    };
-    Parsed::Live(record, view.u32(offset_of!(Record, stack)))
 }
 
 fn parse_stack(

@@ -18,7 +18,7 @@ pub fn of(directory: &Path, identity: &Identity) -> Vec<u32> {
             runs.then_some(head.pid)
         })
         .collect();
-    pids.sort_unstable();
+    crate::order::sort(&mut pids, |a, b| a < b);
     pids.dedup();
     pids
 }

@@ -5,7 +5,9 @@
 //! keeps exact books and reports them at exit, only a post-mortem misses that part.
 
 use super::identity::Identity;
-use super::layout::{self, Area, Extent, Header, MAX_EXTENTS, RECORD_BYTES, Record};
+use super::layout::{
+    self, AREAS, Area, Extent, Header, MAX_EXTENTS, MAX_SERIES, RECORD_BYTES, Record, SERIES_BYTES, Series,
+};
 use super::mapping::{
     copy_of_shared, is_shared, map_private, map_shared, reserve_blocks, retried, status_of,
 };
@@ -21,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const RECORDS_IN_FIRST_EXTENT: u32 = (Area::Records.first_extent_bytes() / RECORD_BYTES as u64) as u32;
+const SERIES_IN_FIRST_EXTENT: u32 = (Area::Series.first_extent_bytes() / SERIES_BYTES as u64) as u32;
 /// An area that doubled this often would not fit in a u32 of records.
 const MAX_EXTENTS_OF_AREA: usize = 22;
 
@@ -30,7 +33,7 @@ pub struct Writer {
     path: PathBuf,
     /// Device and inode: a path that names something else by now is left alone.
     file_id: (u64, u64),
-    areas: [Extents; 4],
+    areas: [Extents; AREAS],
     next_record: AtomicU32,
     next_module: AtomicU32,
     grow: Mutex<Grow>,
@@ -120,16 +123,48 @@ impl Writer {
     /// The record with this index, if one was handed out.
     #[inline]
     pub fn record(&self, index: u32) -> Option<&'static Record> {
-        let extent = (index / RECORDS_IN_FIRST_EXTENT + 1).ilog2();
-        let first = ((1u32 << extent) - 1).wrapping_mul(RECORDS_IN_FIRST_EXTENT);
+        let place = self.place(Area::Records, index, RECORDS_IN_FIRST_EXTENT, RECORD_BYTES)?;
+        // SAFETY: a record's whole place in a mapping that is never removed; a Record is all atomics.
+        Some(unsafe { &*place.cast::<Record>() })
+    }
+
+    /// The series with this index, if one was handed out.
+    pub fn series(&self, index: u32) -> Option<&'static Series> {
+        let place = self.place(Area::Series, index, SERIES_IN_FIRST_EXTENT, SERIES_BYTES)?;
+        // SAFETY: as for a record.
+        Some(unsafe { &*place.cast::<Series>() })
+    }
+
+    /// Where an entry of an area of equal entries lies: `in_first` of `bytes` each are in the first extent.
+    #[inline(always)]
+    fn place(&self, area: Area, index: u32, in_first: u32, bytes: usize) -> Option<*mut u8> {
+        let extent = (index / in_first + 1).ilog2();
+        let first = ((1u32 << extent) - 1).wrapping_mul(in_first);
         // Acquire pairs with the Release that published the extent: its bytes are mapped and zero.
-        let base = self.areas[Area::Records.index()].bases.get(extent as usize)?.load(Ordering::Acquire);
+        let base = self.areas[area.index()].bases.get(extent as usize)?.load(Ordering::Acquire);
         if base.is_null() {
             return None;
         }
-        // SAFETY: the extent holds RECORDS_IN_FIRST_EXTENT << extent records from `first` on, `index` is among
-        // them by the choice of `extent`, the mapping is never removed, and a Record is all atomics.
-        Some(unsafe { &*base.cast::<Record>().add((index - first) as usize) })
+        // SAFETY: the extent holds `in_first << extent` entries from `first` on, and `index` is among them by the choice
+        // of `extent`.
+        Some(unsafe { base.add((index - first) as usize * bytes) })
+    }
+
+    /// Number of records that were handed out.
+    pub fn records(&self) -> u32 {
+        // Relaxed: a record that is not filled yet is empty.
+        self.next_record.load(Ordering::Relaxed)
+    }
+
+    /// Adds the series with this index; indices count from 0, and one thread alone adds them. `None`: no memory for it,
+    /// or there are [`MAX_SERIES`].
+    pub fn add_series(&self, index: u32) -> Option<&'static Series> {
+        let extent = (index / SERIES_IN_FIRST_EXTENT + 1).ilog2() as usize;
+        (index < MAX_SERIES).then(|| self.ensure_extent(Area::Series, extent))??;
+        let used = u64::from(index + 1) * SERIES_BYTES as u64;
+        // Release pairs with a reader's Acquire: the extent is in the table.
+        self.header.used[Area::Series.index()].store(used, Ordering::Release);
+        self.series(index)
     }
 
     /// Hands out `count` empty records, at most one extent's worth. `None`: no memory for more.
@@ -158,7 +193,7 @@ impl Writer {
         self.next_module.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
     }
 
-    /// Appends `entry` to an area that is not [`Area::Records`] and answers its offset in the area. Entries never
+    /// Appends `entry` to an area whose entries have no fixed size and answers its offset in the area. Entries never
     /// straddle extents; what is skipped stays zero. `publish` is the offset in the entry of the u32 that
     /// is written last, so that a reader never sees half an entry.
     pub fn append(&self, area: Area, entry: &[u8], publish: usize) -> Option<u64> {

@@ -1,30 +1,22 @@
 //! From a record file's contents to a report.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
+use super::course::Courses;
 use super::model::{Device, Frame, Leak, LeakClass, Module, Report, SCHEMA, Termination};
 use super::time::rfc3339;
+use serde_json::Value;
 use crate::record::api::APIS;
 use crate::record::layout::Class;
-use crate::record::snapshot::{self, LiveRecord, Liveness, NOTE_INIT_FAILURE, Snapshot};
-
-/// What allocations must have in common to be one entry.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    device: u8,
-    class: Class,
-    api: u16,
-    runtime_api: u16,
-    runtime: Option<u8>,
-    stack: Option<u32>,
-}
+use crate::record::snapshot::{self, Liveness, NOTE_INIT_FAILURE, NOTE_LEAK_SUSPECT, Origin, Snapshot};
 
 #[derive(Clone, Copy)]
 struct Sum {
     count: u64,
     bytes: u64,
     oldest_ns: u64,
+    newest_ns: u64,
 }
 
 impl From<Liveness> for Termination {
@@ -42,24 +34,29 @@ impl Report {
     /// Makes the report. `as_of_ns` is the time to which ages are counted, in nanoseconds since 1970: now
     /// for a process that runs or is exiting, the file's last change for one that was killed.
     pub fn from_snapshot(snapshot: &Snapshot, termination: Termination, as_of_ns: u64) -> Report {
-        let mut groups: HashMap<Key, Sum> = HashMap::new();
+        let mut groups: HashMap<Origin, Sum> = HashMap::new();
         let mut newest_ns = 0;
         for record in &snapshot.records {
             newest_ns = newest_ns.max(record.born_ns);
-            let sum =
-                groups.entry(Key::of(record)).or_insert(Sum { count: 0, bytes: 0, oldest_ns: u64::MAX });
+            let none = Sum { count: 0, bytes: 0, oldest_ns: u64::MAX, newest_ns: 0 };
+            let sum = groups.entry(record.origin()).or_insert(none);
             sum.count += 1;
             sum.bytes = sum.bytes.saturating_add(record.bytes);
             sum.oldest_ns = sum.oldest_ns.min(record.born_ns);
+            sum.newest_ns = sum.newest_ns.max(record.born_ns);
         }
         // Never before the last allocation: a file that was copied, or a clock set back, would give that.
         let as_of = as_of_ns.saturating_sub(snapshot.started_ns).max(newest_ns);
 
-        let mut order: Vec<(Key, Sum)> = groups.into_iter().collect();
-        order.sort_by_cached_key(|(key, sum)| {
-            let stack = key.stack.and_then(|place| snapshot.stacks.get(place as usize)).cloned();
-            let rest = (key.device, key.class, key.api, key.runtime_api, key.runtime, stack);
-            (Reverse(sum.bytes), Reverse(sum.count), rest)
+        let courses = Courses::of(snapshot, as_of);
+        let mut order: Vec<(Origin, Sum)> = groups.into_iter().collect();
+        let rest = |key: &Origin| {
+            let stack = key.stack.and_then(|place| snapshot.stacks.get(place as usize));
+            (key.device, key.class, key.api, key.runtime_api, key.runtime, stack)
+        };
+        crate::order::sort(&mut order, |(a, in_a), (b, in_b)| match (in_b.bytes, in_b.count).cmp(&(in_a.bytes, in_a.count)) {
+            Ordering::Equal => rest(a) < rest(b),
+            order => order.is_lt(),
         });
         Report {
             schema: SCHEMA.to_owned(),
@@ -74,13 +71,16 @@ impl Report {
             driver_version: version(snapshot.driver_version),
             runtime_versions: snapshot.runtime_versions.iter().filter_map(|&v| version(v)).collect(),
             devices: snapshot.devices.iter().map(|d| device(d, snapshot)).collect(),
-            leaks: order.iter().map(|(key, sum)| key.leak(snapshot, *sum, as_of)).collect(),
-            init_failures: snapshot
-                .notes
+            leaks: order
                 .iter()
-                .filter(|note| note.kind == NOTE_INIT_FAILURE)
-                .map(|note| note.json.clone())
+                .map(|(origin, sum)| {
+                    let leak = leak(snapshot, *origin, *sum, as_of);
+                    courses.add(leak, *origin, sum.oldest_ns, sum.newest_ns)
+                })
                 .collect(),
+            timeline_s: courses.times_s().to_vec(),
+            init_failures: notes(snapshot, NOTE_INIT_FAILURE),
+            leak_suspects: notes(snapshot, NOTE_LEAK_SUSPECT),
             modules: used_modules(snapshot),
             lost_records: snapshot.lost_records,
             damaged_parts: snapshot.damaged,
@@ -89,37 +89,41 @@ impl Report {
     }
 }
 
-impl Key {
-    fn of(record: &LiveRecord) -> Key {
-        Key {
-            device: record.device,
-            class: record.class,
-            api: record.api,
-            runtime_api: record.runtime_api,
-            runtime: record.runtime,
-            stack: record.stack,
-        }
-    }
+fn notes(snapshot: &Snapshot, kind: u32) -> Vec<Value> {
+    snapshot.notes.iter().filter(|note| note.kind == kind).map(|note| note.json.clone()).collect()
+}
 
-    fn leak(self, snapshot: &Snapshot, sum: Sum, as_of: u64) -> Leak {
-        let driver_api = api_name(self.api);
-        let stack = self.stack.and_then(|place| snapshot.stacks.get(place as usize));
-        Leak {
-            device: u32::from(self.device),
-            api: if self.runtime_api == 0 { driver_api.clone() } else { api_name(self.runtime_api) },
-            count: sum.count,
-            bytes: sum.bytes,
-            // Milliseconds are what a reader can use, and keep the text short.
-            oldest_age_s: (as_of.saturating_sub(sum.oldest_ns) / 1_000_000) as f64 / 1000.0,
-            stack: stack.iter().flat_map(|frames| frames.iter()).map(|f| frame(f, snapshot)).collect(),
-            class: self.class.into(),
-            held_by_driver: matches!(self.class, Class::PoolReserve | Class::GraphReserve | Class::Module),
-            driver_api,
-            runtime: self
-                .runtime
-                .and_then(|place| snapshot.runtime_versions.get(usize::from(place)))
-                .and_then(|&v| version(v)),
-        }
+/// The call as the application made it.
+pub(super) fn api_of(origin: Origin) -> String {
+    api_name(if origin.runtime_api == 0 { origin.api } else { origin.runtime_api })
+}
+
+/// The call stack, innermost frame first, without names.
+pub(super) fn frames(snapshot: &Snapshot, origin: Origin) -> impl Iterator<Item = Frame> + '_ {
+    let stack = origin.stack.and_then(|place| snapshot.stacks.get(place as usize));
+    stack.into_iter().flat_map(|frames| frames.iter()).map(|f| frame(f, snapshot))
+}
+
+fn leak(snapshot: &Snapshot, origin: Origin, sum: Sum, as_of: u64) -> Leak {
+    let age = |born_ns: u64| (as_of.saturating_sub(born_ns) / 1_000_000) as f64 / 1000.0;
+    Leak {
+        device: u32::from(origin.device),
+        api: api_of(origin),
+        count: sum.count,
+        bytes: sum.bytes,
+        // Milliseconds are what a reader can use, and keep the text short.
+        oldest_age_s: age(sum.oldest_ns),
+        newest_age_s: age(sum.newest_ns),
+        stack: frames(snapshot, origin).collect(),
+        class: origin.class.into(),
+        held_by_driver: origin.class.is_held_by_driver(),
+        driver_api: api_name(origin.api),
+        runtime: origin
+            .runtime
+            .and_then(|place| snapshot.runtime_versions.get(usize::from(place)))
+            .and_then(|&v| version(v)),
+        growth: None,
+        timeline: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`model`] is the JSON schema, [`grouped`] makes a report from a record file's contents; the shim uses
 //! both. All else is the command line's: names and source lines, whose a leak is, what is left out, and the formats.
 
+mod course;
 #[cfg(feature = "cli")]
 mod debug_info;
 #[cfg(feature = "cli")]
@@ -22,6 +23,7 @@ pub mod pattern;
 #[cfg(feature = "cli")]
 pub mod pprof;
 pub mod size;
+pub mod suspect;
 #[cfg(feature = "cli")]
 pub mod symbols;
 #[cfg(feature = "cli")]

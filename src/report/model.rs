@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::growth::Growth;
+
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "cuwarden.report/1";
 
@@ -42,6 +44,12 @@ pub struct Report {
     pub leaks: Vec<Leak>,
     /// `init_failure` events.
     pub init_failures: Vec<Value>,
+    /// `leak_suspect` events.
+    #[serde(default)]
+    pub leak_suspects: Vec<Value>,
+    /// When the samples of [`Leak::timeline`] were taken, in seconds since `started_at`, oldest first.
+    #[serde(default)]
+    pub timeline_s: Vec<f64>,
     /// Files that [`Frame::module`] names.
     #[serde(default)]
     pub modules: Vec<Module>,
@@ -114,6 +122,9 @@ pub struct Leak {
     pub bytes: u64,
     /// Age of the oldest, in seconds.
     pub oldest_age_s: f64,
+    /// Age of the newest, in seconds.
+    #[serde(default)]
+    pub newest_age_s: f64,
     /// Innermost frame first.
     pub stack: Vec<Frame>,
     /// What kind of thing it is.
@@ -129,6 +140,12 @@ pub struct Leak {
     /// CUDA version of the runtime that was called.
     #[serde(default)]
     pub runtime: Option<String>,
+    /// Whether it grew to the end; null: it was there too shortly to tell, or nobody looked.
+    #[serde(default)]
+    pub growth: Option<Growth>,
+    /// What was live at each moment of [`Report::timeline_s`], in bytes; empty = not followed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<u64>,
 }
 
 /// What kind of thing is still allocated.

@@ -216,11 +216,13 @@ impl Index {
 
     /// Allocations and frees of a device so far: two equal figures mean that nothing happened in between.
     pub fn calls(&self, writer: &Writer, device: u8) -> u64 {
-        let of = |counts: &Counts| {
-            counts.alloc.load(Ordering::Relaxed).wrapping_add(counts.free.load(Ordering::Relaxed))
-        };
         let stripes = writer.header().counts.iter().filter_map(|stripe| stripe.get(device as usize));
-        stripes.map(of).fold(0, u64::wrapping_add)
+        stripes.map(calls_in).fold(0, u64::wrapping_add)
+    }
+
+    /// The same of all devices together.
+    pub fn all_calls(&self, writer: &Writer) -> u64 {
+        writer.header().counts.iter().flatten().map(calls_in).fold(0, u64::wrapping_add)
     }
 
     #[inline(always)]
@@ -380,6 +382,10 @@ fn count(writer: &Writer, stripe: usize, what: &Allocation, field: fn(&Counts) -
         let word = field(counts);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
+}
+
+fn calls_in(counts: &Counts) -> u64 {
+    counts.alloc.load(Ordering::Relaxed).wrapping_add(counts.free.load(Ordering::Relaxed))
 }
 
 fn uncount_free(writer: &Writer, stripe: usize, what: &Allocation) {

@@ -7,4 +7,5 @@ pub mod index;
 pub mod memory_map;
 pub mod pools;
 pub mod runtimes;
+pub mod samples;
 pub mod stacks;

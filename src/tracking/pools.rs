@@ -186,7 +186,7 @@ impl Pools {
         let here = |pool: &Pool| pool.home == Home::Device(device) && !pool.doomed;
         let mut found: Vec<u64> =
             pools.iter().filter(|(_, pool)| here(pool)).map(|(handle, _)| *handle).collect();
-        found.sort_unstable();
+        crate::order::sort(&mut found, |a, b| a < b);
         found
     }
 

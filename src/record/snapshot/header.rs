@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::{DeviceState, Fault, Module, Note, Problems, Snapshot};
 use crate::record::layout::{
-    Area, Counts, Device, Extent, HEADER_BYTES, Header, MAGIC, MAX_DEVICES, MAX_RUNTIMES, ModuleHead,
-    NoteHead, STRIPES, VERSION,
+    AREAS, Area, Counts, Device, Extent, HEADER_BYTES, Header, MAGIC, MAX_DEVICES, MAX_RUNTIMES, ModuleHead,
+    NoteHead, SAMPLES, STRIPES, VERSION,
 };
 
 /// Longest build-id that is believed, in bytes. The usual one has 20.
@@ -71,7 +71,7 @@ impl<'a> HeaderView<'a> {
     }
 
     /// Bytes in use of each area.
-    pub fn used(self) -> [u64; 4] {
+    pub fn used(self) -> [u64; AREAS] {
         Area::ALL.map(|area| self.u64(offset_of!(Header, used) + area.index() * 8))
     }
 
@@ -103,6 +103,7 @@ impl<'a> HeaderView<'a> {
             .map(|i| self.u32(offset_of!(Header, runtime_versions) + i * 4))
             .take_while(|&version| version != 0)
             .collect();
+        out.sample_ns = (0..SAMPLES).map(|i| self.u64(offset_of!(Header, sample_ns) + i * 8)).collect();
 
         let mut length = |index: usize, room: usize, what: &str| {
             let length = self.u32(offset_of!(Header, text_lengths) + index * 4) as usize;

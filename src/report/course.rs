@@ -1,0 +1,63 @@
+//! The time axis of a report: what each entry held when samples were taken, and its class.
+
+use std::collections::HashMap;
+
+use super::model::Leak;
+use crate::growth::{Births, Point, classify};
+use crate::record::snapshot::{Origin, Snapshot};
+
+/// Live bytes through time, by origin.
+pub(super) struct Courses {
+    /// When they were taken, in seconds since the start.
+    times_s: Vec<f64>,
+    by_origin: HashMap<Origin, Vec<u64>>,
+    end_s: f64,
+}
+
+impl Courses {
+    /// `end_ns`: when what is live now was live, in nanoseconds since the start.
+    pub fn of(snapshot: &Snapshot, end_ns: u64) -> Courses {
+        let time = |place: &usize| snapshot.sample_ns.get(*place).copied().unwrap_or(0);
+        let mut order: Vec<usize> = (0..snapshot.sample_ns.len()).collect();
+        // What lies after the end was not taken in this life.
+        order.retain(|place| (1..=end_ns).contains(&time(place)));
+        crate::order::sort(&mut order, |a, b| time(a) < time(b));
+        let mut by_origin: HashMap<Origin, Vec<u64>> = HashMap::new();
+        for series in &snapshot.series {
+            let sums = by_origin.entry(series.origin).or_insert_with(|| vec![0; order.len()]);
+            for (sum, place) in sums.iter_mut().zip(&order) {
+                *sum = sum.saturating_add(series.bytes.get(*place).copied().unwrap_or(0));
+            }
+        }
+        let times_s = order.iter().map(|place| seconds(time(place))).collect();
+        Courses { times_s, by_origin, end_s: seconds(end_ns) }
+    }
+
+    /// When the samples were taken, in seconds since the start, oldest first.
+    pub fn times_s(&self) -> &[f64] {
+        &self.times_s
+    }
+
+    /// Adds its course to an entry. `oldest_ns` and `newest_ns`: when the first and the last of it were allocated.
+    pub fn add(&self, mut leak: Leak, origin: Origin, oldest_ns: u64, newest_ns: u64) -> Leak {
+        if leak.held_by_driver {
+            return leak;
+        }
+        if let Some(bytes) = self.by_origin.get(&origin) {
+            leak.timeline = bytes.clone();
+        }
+        let mut points: Vec<Point> = Vec::with_capacity(self.times_s.len() + 1);
+        for (at_s, bytes) in self.times_s.iter().zip(&leak.timeline) {
+            points.push(Point { at_s: *at_s, bytes: *bytes });
+        }
+        points.push(Point { at_s: self.end_s, bytes: leak.bytes });
+        let births = Births { count: leak.count, oldest_s: seconds(oldest_ns), newest_s: seconds(newest_ns) };
+        leak.growth = classify(&points, births);
+        leak
+    }
+}
+
+/// Milliseconds are what a reader can use, and keep the text short.
+fn seconds(ns: u64) -> f64 {
+    (ns / 1_000_000) as f64 / 1000.0
+}
