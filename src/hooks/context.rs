@@ -16,7 +16,6 @@ use crate::record::layout::Class;
 use crate::tracking::contexts::{Context, Costly, Origin};
 use crate::tracking::index::Allocation;
 use core::ffi::c_void;
-use std::collections::HashSet;
 
 hook! {
     fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) |real| {
@@ -245,7 +244,8 @@ fn with_ending(
 struct Ending {
     device: u8,
     contexts: Vec<usize>,
-    owned: HashSet<Allocation>,
+    /// In order.
+    owned: Vec<Allocation>,
 }
 
 impl Ending {
@@ -255,8 +255,14 @@ impl Ending {
             context_device(process, handle);
         }
         let contexts = process.contexts.primaries(device);
-        let owned = process.index.select(&process.writer, &|allocation| is_owned(allocation, &contexts));
-        Ending { device, contexts, owned: owned.into_iter().collect() }
+        let mut owned = process.index.select(&process.writer, &|allocation| is_owned(allocation, &contexts));
+        crate::order::sort(&mut owned, |a, b| place(a) < place(b));
+        Ending { device, contexts, owned }
+    }
+
+    fn had(&self, allocation: &Allocation) -> bool {
+        let found = self.owned.binary_search_by_key(&place(allocation), place);
+        found.ok().and_then(|at| self.owned.get(at)) == Some(allocation)
     }
 
     fn finish_if_inactive(&self, process: &Process) {
@@ -267,7 +273,7 @@ impl Ending {
 
     fn finish(&self, process: &Process) {
         let owned =
-            process.index.remove_where(&process.writer, &|allocation| self.owned.contains(allocation));
+            process.index.remove_where(&process.writer, &|allocation| self.had(allocation));
         for handle in &self.contexts {
             process.contexts.remove(*handle);
         }
@@ -275,6 +281,11 @@ impl Ending {
         settle_owned(process, &owned, CUDA_SUCCESS);
         super::pool::refresh_all(process, self.device);
     }
+}
+
+/// By which the books tell allocations apart.
+fn place(allocation: &Allocation) -> (u64, u8) {
+    (allocation.address, allocation.class as u8)
 }
 
 fn settle_owned(process: &Process, owned: &[Allocation], code: CUresult) {

@@ -6,7 +6,7 @@ use crate::cuda::error;
 use crate::diagnose::image::Image;
 use crate::diagnose::machine::{Machine, Place};
 use crate::diagnose::{Case, Cause, Failure, Known, explain};
-use crate::event::fields::fields;
+use crate::event::fields::{fields, frame};
 use crate::policy::config::{DEFAULT_STACK_DEPTH, Level};
 use crate::process::Process;
 use crate::record::snapshot::NOTE_INIT_FAILURE;
@@ -75,8 +75,8 @@ fn name(api: &str, code: CUresult) -> &'static str {
 
 fn stack(process: &Process) -> Vec<Value> {
     let depth = process.config.stack_depth.max(DEFAULT_STACK_DEPTH);
-    let frame = |(module, offset)| fields! { "module": module, "offset": offset, "function": Value::Null, "file": Value::Null, "line": Value::Null };
-    process.stacks.describe(&process.writer, depth).into_iter().map(frame).collect()
+    let frames = process.stacks.describe(&process.writer, depth).into_iter();
+    frames.map(|(module, offset)| frame(Some(module), offset)).collect()
 }
 
 fn known(process: &Process, image: Option<Image>, architecture: Option<u32>) -> Known {

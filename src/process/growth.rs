@@ -52,6 +52,7 @@ fn follow(process: &'static Process) {
     let mut calls = None;
     loop {
         let began = process.age();
+        let spent_before = spent();
         let now_calls = process.index.all_calls(writer);
         // Nothing was allocated or freed: what was seen last is true still.
         if calls != Some(now_calls) {
@@ -72,10 +73,18 @@ fn follow(process: &'static Process) {
             }
         }
         let now = process.age();
-        let sparing = now.saturating_sub(began).saturating_mul(THRIFT);
+        let sparing = spent().saturating_sub(spent_before).saturating_mul(THRIFT);
         let pause = sampler.next().saturating_sub(now).min(pace).max(sparing).clamp(PAUSE.0, PAUSE.1);
         std::thread::sleep(pause);
     }
+}
+
+/// What this thread has had of a core so far.
+fn spent() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer; on failure it stays zero.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// What is left of a device for this process. Under a quota others of the directory take from the same.

@@ -22,7 +22,6 @@ use crate::tracking::memory_map::MemoryMap;
 use crate::tracking::pools::Pools;
 use crate::tracking::runtimes::{MOST_LOADED, Runtimes};
 use crate::tracking::stacks::Stacks;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -58,8 +57,9 @@ pub struct Process {
     shut: AtomicU64,
     memory_map: Mutex<MemoryMap>,
     runtimes: Mutex<Runtimes>,
-    denials: Mutex<HashMap<(CUdevice, &'static str), u64>>,
-    failures: Mutex<HashSet<(&'static str, i32, CUdevice)>>,
+    /// Of what something has been said. Lists, since they stay short.
+    denials: Mutex<Vec<(CUdevice, &'static str)>>,
+    failures: Mutex<Vec<(&'static str, i32, CUdevice)>>,
     pid: u32,
     alive: alive::Alive,
     started_coarse_ns: u64,
@@ -169,18 +169,24 @@ impl Process {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a denial; true when it is the first of its kind and worth a line.
+    /// True when this denial is the first of its kind and worth a line.
     pub fn first_denial(&self, device: CUdevice, api: &'static str) -> bool {
-        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = denials.entry((device, api)).or_insert(0);
-        *count += 1;
-        *count == 1
+        is_first(&self.denials, (device, api))
     }
 
     /// True when this failure has not been reported yet.
     pub fn first_failure(&self, api: &'static str, code: i32, device: CUdevice) -> bool {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert((api, code, device))
+        is_first(&self.failures, (api, code, device))
     }
+}
+
+fn is_first<T: PartialEq>(said: &Mutex<Vec<T>>, this: T) -> bool {
+    let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = !said.contains(&this);
+    if first {
+        said.push(this);
+    }
+    first
 }
 
 /// A clock that costs a few nanoseconds; the precise one would be the most expensive step of an allocation.

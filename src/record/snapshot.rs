@@ -329,7 +329,7 @@ impl Builder {
     }
 
     /// Reads the stacks that records and series point to, each once.
-    fn stacks(&mut self, raw: Vec<u32>, area: &[u8], modules: &HashMap<u32, u32>) {
+    fn stacks(&mut self, raw: Vec<u32>, area: &[u8], modules: &HashMap<u32, Option<u32>>) {
         // Honest stacks do not overlap, so together they have no more frames than the area has words.
         let mut budget = area.len() / 8;
         let mut by_number: HashMap<u32, Option<u32>> = HashMap::new();
@@ -362,14 +362,14 @@ impl Builder {
         self.problems.add_many(bad, || format!("{bad} call stacks with impossible values"));
     }
 
-    fn modules(&mut self, area: &Joined) -> HashMap<u32, u32> {
+    fn modules(&mut self, area: &Joined) -> HashMap<u32, Option<u32>> {
         let mut by_id = HashMap::new();
         area.walk(header::module_entry, |entry| {
             let Some(module) = header::parse_module(entry) else {
                 return false;
             };
             let place = self.out.modules.len() as u32;
-            if module.id == 0 || by_id.insert(module.id, place).is_some() {
+            if module.id == 0 || by_id.insert(module.id, Some(place)).is_some() {
                 return false;
             }
             self.out.modules.push(module);
@@ -395,7 +395,7 @@ fn parse_stack(
     area: &[u8],
     number: u32,
     budget: &mut usize,
-    modules: &HashMap<u32, u32>,
+    modules: &HashMap<u32, Option<u32>>,
 ) -> Option<Vec<Frame>> {
     use super::layout::StackHead;
     use std::mem::offset_of;
@@ -413,7 +413,7 @@ fn parse_stack(
             .words()
             .map(|word| {
                 let id = (word >> FRAME_MODULE_SHIFT) as u32;
-                Frame { module: modules.get(&id).copied(), address: word & ((1 << FRAME_MODULE_SHIFT) - 1) }
+                Frame { module: modules.get(&id).copied().flatten(), address: word & ((1 << FRAME_MODULE_SHIFT) - 1) }
             })
             .collect(),
     )

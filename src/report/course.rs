@@ -1,16 +1,15 @@
 //! The time axis of a report: what each entry held when samples were taken, and its class.
 
-use std::collections::HashMap;
-
 use super::model::Leak;
 use crate::growth::{Births, Point, classify};
-use crate::record::snapshot::{Origin, Snapshot};
+use crate::record::snapshot::{SeriesOf, Snapshot};
 
 /// Live bytes through time, by origin.
 pub(super) struct Courses {
     /// When they were taken, in seconds since the start.
     times_s: Vec<f64>,
-    by_origin: HashMap<Origin, Vec<u64>>,
+    /// Places of the samples, oldest first.
+    order: Vec<usize>,
     end_s: f64,
 }
 
@@ -22,15 +21,8 @@ impl Courses {
         // What lies after the end was not taken in this life.
         order.retain(|place| (1..=end_ns).contains(&time(place)));
         crate::order::sort(&mut order, |a, b| time(a) < time(b));
-        let mut by_origin: HashMap<Origin, Vec<u64>> = HashMap::new();
-        for series in &snapshot.series {
-            let sums = by_origin.entry(series.origin).or_insert_with(|| vec![0; order.len()]);
-            for (sum, place) in sums.iter_mut().zip(&order) {
-                *sum = sum.saturating_add(series.bytes.get(*place).copied().unwrap_or(0));
-            }
-        }
         let times_s = order.iter().map(|place| seconds(time(place))).collect();
-        Courses { times_s, by_origin, end_s: seconds(end_ns) }
+        Courses { times_s, order, end_s: seconds(end_ns) }
     }
 
     /// When the samples were taken, in seconds since the start, oldest first.
@@ -38,13 +30,15 @@ impl Courses {
         &self.times_s
     }
 
-    /// Adds its course to an entry. `oldest_ns` and `newest_ns`: when the first and the last of it were allocated.
-    pub fn add(&self, mut leak: Leak, origin: Origin, oldest_ns: u64, newest_ns: u64) -> Leak {
+    /// Adds its course to an entry, which is that of `series` together. `oldest_ns` and `newest_ns`: when the first and the last
+    /// of it were allocated.
+    pub fn add(&self, leak: &mut Leak, series: &[&SeriesOf], oldest_ns: u64, newest_ns: u64) {
         if leak.held_by_driver {
-            return leak;
+            return;
         }
-        if let Some(bytes) = self.by_origin.get(&origin) {
-            leak.timeline = bytes.clone();
+        for place in self.order.iter().filter(|_| !series.is_empty()) {
+            let at = |one: &&SeriesOf| one.bytes.get(*place).copied().unwrap_or(0);
+            leak.timeline.push(series.iter().map(at).fold(0, u64::saturating_add));
         }
         let mut points: Vec<Point> = Vec::with_capacity(self.times_s.len() + 1);
         for (at_s, bytes) in self.times_s.iter().zip(&leak.timeline) {
@@ -53,7 +47,6 @@ impl Courses {
         points.push(Point { at_s: self.end_s, bytes: leak.bytes });
         let births = Births { count: leak.count, oldest_s: seconds(oldest_ns), newest_s: seconds(newest_ns) };
         leak.growth = classify(&points, births);
-        leak
     }
 }
 

@@ -9,14 +9,14 @@ use super::time::rfc3339;
 use serde_json::Value;
 use crate::record::api::APIS;
 use crate::record::layout::Class;
-use crate::record::snapshot::{self, Liveness, NOTE_INIT_FAILURE, NOTE_LEAK_SUSPECT, Origin, Snapshot};
+use crate::record::snapshot::{self, Liveness, NOTE_INIT_FAILURE, NOTE_LEAK_SUSPECT, Origin, SeriesOf, Snapshot};
 
-#[derive(Clone, Copy)]
-struct Sum {
+struct Sum<'a> {
     count: u64,
     bytes: u64,
     oldest_ns: u64,
     newest_ns: u64,
+    series: Vec<&'a SeriesOf>,
 }
 
 impl From<Liveness> for Termination {
@@ -38,12 +38,18 @@ impl Report {
         let mut newest_ns = 0;
         for record in &snapshot.records {
             newest_ns = newest_ns.max(record.born_ns);
-            let none = Sum { count: 0, bytes: 0, oldest_ns: u64::MAX, newest_ns: 0 };
+            let none = Sum { count: 0, bytes: 0, oldest_ns: u64::MAX, newest_ns: 0, series: Vec::new() };
             let sum = groups.entry(record.origin()).or_insert(none);
             sum.count += 1;
             sum.bytes = sum.bytes.saturating_add(record.bytes);
             sum.oldest_ns = sum.oldest_ns.min(record.born_ns);
             sum.newest_ns = sum.newest_ns.max(record.born_ns);
+        }
+        for series in &snapshot.series {
+            // Of what is not live any more there is nothing to say.
+            if let Some(sum) = groups.get_mut(&series.origin) {
+                sum.series.push(series);
+            }
         }
         // Never before the last allocation: a file that was copied, or a clock set back, would give that.
         let as_of = as_of_ns.saturating_sub(snapshot.started_ns).max(newest_ns);
@@ -74,8 +80,9 @@ impl Report {
             leaks: order
                 .iter()
                 .map(|(origin, sum)| {
-                    let leak = leak(snapshot, *origin, *sum, as_of);
-                    courses.add(leak, *origin, sum.oldest_ns, sum.newest_ns)
+                    let mut leak = leak(snapshot, *origin, sum, as_of);
+                    courses.add(&mut leak, &sum.series, sum.oldest_ns, sum.newest_ns);
+                    leak
                 })
                 .collect(),
             timeline_s: courses.times_s().to_vec(),
@@ -104,7 +111,7 @@ pub(super) fn frames(snapshot: &Snapshot, origin: Origin) -> impl Iterator<Item 
     stack.into_iter().flat_map(|frames| frames.iter()).map(|f| frame(f, snapshot))
 }
 
-fn leak(snapshot: &Snapshot, origin: Origin, sum: Sum, as_of: u64) -> Leak {
+fn leak(snapshot: &Snapshot, origin: Origin, sum: &Sum, as_of: u64) -> Leak {
     let age = |born_ns: u64| (as_of.saturating_sub(born_ns) / 1_000_000) as f64 / 1000.0;
     Leak {
         device: u32::from(origin.device),

@@ -2,7 +2,7 @@
 
 use super::grouped;
 use super::size::bytes;
-use crate::event::fields::fields;
+use crate::event::fields::{self, fields};
 use crate::growth::drift::{Grown, Rule, Suspicion};
 use crate::record::snapshot::Snapshot;
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn stack(snapshot: &Snapshot, grown: &Grown) -> Value {
     if let Some(series) = snapshot.series.get(grown.series) {
         api = grouped::api_of(series.origin);
         for frame in grouped::frames(snapshot, series.origin) {
-            frames.push(serde_json::to_value(frame).unwrap_or_default());
+            frames.push(fields::frame(frame.module, frame.offset));
         }
     }
     fields! {

@@ -3,7 +3,6 @@
 //! A context that cuCtxCreate made is known from then on. Any other context that is seen current is the
 //! primary context of its device, or a green context on top of it, whose memory is the primary's.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -45,8 +44,8 @@ pub struct Contexts {
     /// The first few without a lock: handle, then [`pack`]ed context.
     fast: [(AtomicUsize, AtomicU64); FAST],
     all: Mutex<Vec<(usize, Context, u32)>>,
-    /// Bytes that the quota is charged, by CUDA ordinal.
-    costs: Mutex<HashMap<(u8, Costly), u64>>,
+    /// Bytes that the quota is charged, by CUDA ordinal. A list, since it stays short.
+    costs: Mutex<Vec<(u8, Costly, u64)>>,
     /// Bit n: the driver makes device n's primary context at its first use, and we have not seen that yet.
     to_come: AtomicU64,
 }
@@ -120,16 +119,18 @@ impl Contexts {
     /// Notes what a context is charged, in bytes. False: it is charged already.
     pub fn note_cost(&self, device: u8, of: Costly, bytes: u64) -> bool {
         let mut costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        if costs.contains_key(&(device, of)) {
-            return false;
+        let is_new = !costs.iter().any(|cost| (cost.0, cost.1) == (device, of));
+        if is_new {
+            costs.push((device, of, bytes));
         }
-        costs.insert((device, of), bytes);
-        true
+        is_new
     }
 
     /// A context has ended: what it was charged, in bytes.
     pub fn end_cost(&self, device: u8, of: Costly) -> u64 {
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner).remove(&(device, of)).unwrap_or(0)
+        let mut costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = costs.iter().position(|cost| (cost.0, cost.1) == (device, of));
+        found.map_or(0, |at| costs.swap_remove(at).2)
     }
 
     /// The device's primary context will come, or has come or is not awaited any more.

@@ -2,7 +2,6 @@
 
 use crate::record::layout::Header;
 use core::ops::Range;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// Shared runtimes that are loaded at a time; more are handed through.
@@ -31,7 +30,7 @@ pub struct Runtimes {
     others: Vec<Range<u64>>,
     /// The loader's count of unloaded modules at that time.
     unloads: u64,
-    said: HashSet<(Vec<u8>, u32)>,
+    said: Vec<(Vec<u8>, u32)>,
     /// The driver's cuInit succeeded.
     pub is_driver_started: bool,
 }
@@ -71,7 +70,11 @@ impl Runtimes {
 
     /// True when nothing has been said of this one yet.
     pub fn is_news(&mut self, path: &[u8], version: u32) -> bool {
-        self.said.insert((path.to_vec(), version))
+        let is_news = !self.said.iter().any(|said| (&*said.0, said.1) == (path, version));
+        if is_news {
+            self.said.push((path.to_vec(), version));
+        }
+        is_news
     }
 }
 
