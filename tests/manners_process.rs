@@ -30,16 +30,23 @@ fn facts(out: &Finished) -> Vec<&str> {
     out.lines().into_iter().filter(|line| !line.contains("environment CUWARDEN_")).collect()
 }
 
-/// umask, folder, locale, signals, masks, environment, descriptors, threads, mappings.
+/// umask, folder, locale, signals, masks, environment, descriptors, threads, mappings. With a context there is one thread
+/// more, which follows the memory, unless nobody is to look.
 #[test]
 fn a_process_sees_the_same_of_itself() {
     let program = program("state", &[]);
-    for use_of in ["nothing", "cuda"] {
+    for (use_of, drift) in [("nothing", ""), ("cuda", ""), ("cuda", "0")] {
         let sim = Sim::new();
-        let [bare, shimmed] = [sim.bare(&program), sim.shimmed(&program)].map(|mut command| {
-            run(command.arg(use_of).current_dir(&*sim.temp).env("CUWARDEN_SIM_DIR", sim.temp.join("gpu")))
-                .succeeded()
+        let [bare, mut shimmed] = [sim.bare(&program), sim.shimmed(&program)].map(|mut command| {
+            command.arg(use_of).current_dir(&*sim.temp).env("CUWARDEN_SIM_DIR", sim.temp.join("gpu"));
+            run(command.env("CUWARDEN_DRIFT", drift)).succeeded()
         });
+        if (use_of, drift) == ("cuda", "") {
+            let threads = shimmed.lines().into_iter().rfind(|line| line.starts_with("used threads:"));
+            let threads = threads.expect("the program says which threads there are").to_owned();
+            assert_eq!(threads.split(' ').count(), 4, "{threads}");
+            shimmed.stdout = shimmed.stdout.replace(&threads, "used threads: state");
+        }
         assert_eq!(facts(&bare), facts(&shimmed), "{use_of}");
         assert_eq!(shimmed.stderr, "", "{use_of}");
         assert!(shimmed.stdout.contains("before threads: state\n"), "{}", shimmed.told());

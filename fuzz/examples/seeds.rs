@@ -136,6 +136,22 @@ impl Steps {
         self.area(3, &entry)
     }
 
+    /// The live bytes of one call stack in the first places, and when they were taken.
+    fn course(mut self, class: Class, stack: u32, samples: &[(u64, u64)]) -> Steps {
+        use cuwarden::record::layout::{Header, SERIES_BYTES, Series};
+        use std::mem::offset_of;
+        let mut entry = vec![0; SERIES_BYTES];
+        let mut put = |at: usize, value: &[u8]| entry[at..at + value.len()].copy_from_slice(value);
+        put(offset_of!(Series, stack), &stack.to_le_bytes());
+        put(offset_of!(Series, place), &(1u32 << 8 | 27 << 16).to_le_bytes());
+        put(offset_of!(Series, kind), &(1 | (class as u32) << 8 | 2 << 16).to_le_bytes());
+        for (n, (at_ns, bytes)) in samples.iter().enumerate() {
+            put(offset_of!(Series, bytes) + n * 8, &bytes.to_le_bytes());
+            self = self.header(offset_of!(Header, sample_ns) + n * 8, &at_ns.to_le_bytes());
+        }
+        self.area(5, &entry)
+    }
+
     fn note(self, json: &str) -> Steps {
         let mut entry = 1u32.to_le_bytes().to_vec();
         entry.extend((json.len() as u32).to_le_bytes());
@@ -180,12 +196,14 @@ fn records() -> Vec<(&'static str, Vec<u8>)> {
             steps.record(class, 4096 << n, 0, n as u8 % 2)
         });
     let mut grown = with_stacks().0;
-    grown.extend([7, 0, 7, 1, 7, 2]);
+    grown.extend([8, 0, 8, 1, 8, 2]);
     let grown = Steps(grown).record(Class::Array, 77, 1, 0).module(9, b"later", &[1; 64]);
     let mut cut = with_stacks().note(FAILURE).0;
-    cut.extend([6]);
+    cut.extend([7]);
     cut.extend(70_000u32.to_le_bytes());
+    let samples: Vec<(u64, u64)> = (1..20u64).map(|n| (n * 20_000_000, n << 19)).collect();
     vec![
+        ("course", with_stacks().course(Class::Pointer, 1, &samples).0),
         ("empty", Vec::new()),
         ("process", Steps::default().process().0),
         ("classes", of_each.0),

@@ -34,7 +34,8 @@ pub fn fields() -> Vec<(usize, usize)> {
         (offset_of!(Header, driver_version), 4),
         (offset_of!(Header, lost_records), 8),
     ];
-    fields.extend((0..4).map(|n| (offset_of!(Header, used) + n * 8, 8)));
+    fields.extend((0..AREAS).map(|n| (offset_of!(Header, used) + n * 8, 8)));
+    fields.extend((0..3).map(|n| (offset_of!(Header, sample_ns) + n * 8, 8)));
     fields.extend((0..4).map(|n| (offset_of!(Header, text_lengths) + n * 4, 4)));
     fields.extend((0..3).map(|n| (offset_of!(Header, runtime_versions) + n * 4, 4)));
     for device in [0, 1, MAX_DEVICES - 1] {
@@ -95,24 +96,24 @@ impl Image {
                 number(at + offset_of!(Extent, bytes))
             })
             .fold(0, u64::saturating_add);
-        (0..4).map(|n| number(offset_of!(Header, used) + n * 8).min(total)).fold(0, u64::saturating_add)
+        (0..AREAS).map(|n| number(offset_of!(Header, used) + n * 8).min(total)).fold(0, u64::saturating_add)
     }
 }
 
 /// Makes the record file that `input` describes.
 pub fn unpack(input: &[u8]) -> Image {
-    let mut areas: [Vec<Vec<u8>>; 4] = std::array::from_fn(|_| vec![Vec::new()]);
+    let mut areas: [Vec<Vec<u8>>; AREAS] = std::array::from_fn(|_| vec![Vec::new()]);
     let mut patches: Vec<(usize, Vec<u8>)> = Vec::new();
     let mut cut = u64::MAX;
     let fields = fields();
     let mut take = Take(input);
     while !take.is_empty() {
-        match take.u8() % 8 {
+        match take.u8() % 9 {
             0 => {
                 let (offset, length) = (take.u16(), take.u8());
                 patches.push((usize::from(offset) % HEADER_BYTES, take.bytes(length.into()).to_vec()));
             }
-            step @ 1..=4 => {
+            step @ 1..=5 => {
                 let length = take.u16();
                 let bytes = take.bytes(length.into());
                 let area = Area::ALL[usize::from(step) - 1];
@@ -121,13 +122,13 @@ pub fn unpack(input: &[u8]) -> Image {
                 let room = (area.first_extent_bytes() << index) as usize - extents[index].len();
                 extents[index].extend(&bytes[..bytes.len().min(room)]);
             }
-            5 => {
+            6 => {
                 let (offset, width) = fields[usize::from(take.u8()) % fields.len()];
                 patches.push((offset, take.u64().to_le_bytes()[..width].to_vec()));
             }
-            6 => cut = u64::from(take.u32()),
+            7 => cut = u64::from(take.u32()),
             _ => {
-                let extents = &mut areas[usize::from(take.u8()) % 4];
+                let extents = &mut areas[usize::from(take.u8()) % AREAS];
                 if extents.len() < MOST_EXTENTS {
                     extents.push(Vec::new());
                 }
@@ -173,7 +174,7 @@ pub fn pack(file: &[u8]) -> Vec<u8> {
     let u64_at = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"));
     let mut out = Vec::new();
     let mut used = Area::ALL.map(|area| u64_at(offset_of!(Header, used) + area.index() * 8));
-    let mut seen = [0; 4];
+    let mut seen = [0; AREAS];
     for row in 0..MAX_EXTENTS {
         let at = offset_of!(Header, extents) + row * size_of::<Extent>();
         let Some(area) = Area::ALL.into_iter().find(|&area| area as u32 == u32_at(at)) else { break };
@@ -181,7 +182,7 @@ pub fn pack(file: &[u8]) -> Vec<u8> {
             (u64_at(at + offset_of!(Extent, offset)) as usize, u64_at(at + offset_of!(Extent, bytes)));
         let n = area.index();
         if seen[n] > 0 {
-            out.extend([7, n as u8]);
+            out.extend([8, n as u8]);
         }
         seen[n] += 1;
         let here = used[n].min(room) as usize;

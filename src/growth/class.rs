@@ -85,10 +85,10 @@ pub(super) fn growing(course: &[Point], worth: f64) -> Option<f64> {
         let from = last.at_s - (last.at_s - first.at_s) * part;
         course.iter().position(|point| point.at_s >= from).and_then(|at| course.get(at..)).unwrap_or(&[])
     };
-    let (half, third) = (since(0.5), since(1.0 / 3.0));
+    let (half, quarter) = (since(0.5), since(0.25));
     let slope = trend::slope(half);
     let added = slope * (last.at_s - half.first()?.at_s);
-    let rises = third.windows(2).any(|pair| matches!(pair, [a, b] if b.bytes > a.bytes));
+    let rises = quarter.windows(2).any(|pair| matches!(pair, [a, b] if b.bytes > a.bytes));
     let highest_before = half.iter().rev().skip(1).map(|point| point.bytes).max()?;
     (course.len() >= FEWEST
         && slope > 0.0

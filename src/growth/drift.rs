@@ -2,8 +2,8 @@
 //! would fill the device.
 
 use super::{Point, class};
-use crate::policy::drift::Settings;
 use crate::order::sort;
+use crate::policy::drift::Settings;
 use std::collections::VecDeque;
 
 /// Call stacks named at a time.
@@ -236,7 +236,16 @@ fn suspect(
         }
     }
     let bytes_a_minute = if over_s > 0.0 { growth as f64 * 60.0 / over_s } else { 0.0 };
-    (!grown.is_empty()).then_some(Suspicion { rule, device, before_bytes, now_bytes, over_s, bytes_a_minute, full_in_s: None, grown })
+    (!grown.is_empty()).then_some(Suspicion {
+        rule,
+        device,
+        before_bytes,
+        now_bytes,
+        over_s,
+        bytes_a_minute,
+        full_in_s: None,
+        grown,
+    })
 }
 
 impl Grown {

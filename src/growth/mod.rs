@@ -18,3 +18,6 @@ pub struct Point {
     /// In bytes.
     pub bytes: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,8 @@ use crate::order::sort;
 pub(super) fn slope(points: &[Point]) -> f64 {
     let mut slopes: Vec<f64> = pairs(points).filter_map(|(a, b)| slope_of(a, b)).collect();
     sort(&mut slopes, |a, b| a < b);
-    slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
+    let (lower, upper) = (slopes.get(slopes.len().saturating_sub(1) / 2), slopes.get(slopes.len() / 2));
+    lower.zip(upper).map_or(0.0, |(lower, upper)| (lower + upper) / 2.0)
 }
 
 fn slope_of(a: Point, b: Point) -> Option<f64> {
@@ -18,7 +19,8 @@ fn slope_of(a: Point, b: Point) -> Option<f64> {
 /// How sure it is that the values rise (Mann 1945, Kendall 1975, with the correction for ties): the sum of all pairs'
 /// signs in standard deviations of what chance gives. 0 where all are the same.
 pub(super) fn certainty(points: &[Point]) -> f64 {
-    let sum: i64 = pairs(points).map(|(a, b)| i64::from(b.bytes > a.bytes) - i64::from(b.bytes < a.bytes)).sum();
+    let sum: i64 =
+        pairs(points).map(|(a, b)| i64::from(b.bytes > a.bytes) - i64::from(b.bytes < a.bytes)).sum();
     let spread = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0);
     let mut bytes: Vec<u64> = points.iter().map(|point| point.bytes).collect();
     sort(&mut bytes, |a, b| a < b);
@@ -43,7 +45,8 @@ mod tests {
     fn the_slope_is_that_of_most() {
         assert_eq!(slope(&points(&[0, 10, 20, 30, 40])), 10.0);
         assert_eq!(slope(&points(&[0, 10, 20, 9000, 40, 50, 60])), 10.0);
-        assert_eq!(slope(&points(&[5, 5, 5, 9])), 0.0);
+        assert_eq!(slope(&points(&[5, 5, 5, 5, 9])), 0.0);
+        assert_eq!(slope(&points(&[0, 1, 4])), 2.0);
         assert_eq!(slope(&points(&[40, 30, 20])), -10.0);
         assert_eq!(slope(&points(&[7])), 0.0);
         assert_eq!(slope(&[]), 0.0);

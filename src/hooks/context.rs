@@ -272,8 +272,7 @@ impl Ending {
     }
 
     fn finish(&self, process: &Process) {
-        let owned =
-            process.index.remove_where(&process.writer, &|allocation| self.had(allocation));
+        let owned = process.index.remove_where(&process.writer, &|allocation| self.had(allocation));
         for handle in &self.contexts {
             process.contexts.remove(*handle);
         }

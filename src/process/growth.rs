@@ -24,7 +24,10 @@ impl Process {
     pub fn has_context(&self) {
         self.events.allow_thread();
         // Relaxed: only a ticket.
-        if self.config.drift.is_none() || self.is_forked() || self.growth_started.swap(true, Ordering::Relaxed) {
+        if self.config.drift.is_none()
+            || self.is_forked()
+            || self.growth_started.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         let Some(process) = Process::current() else { return };

@@ -413,7 +413,10 @@ fn parse_stack(
             .words()
             .map(|word| {
                 let id = (word >> FRAME_MODULE_SHIFT) as u32;
-                Frame { module: modules.get(&id).copied().flatten(), address: word & ((1 << FRAME_MODULE_SHIFT) - 1) }
+                Frame {
+                    module: modules.get(&id).copied().flatten(),
+                    address: word & ((1 << FRAME_MODULE_SHIFT) - 1),
+                }
             })
             .collect(),
     )

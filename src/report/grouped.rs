@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use super::course::Courses;
 use super::model::{Device, Frame, Leak, LeakClass, Module, Report, SCHEMA, Termination};
 use super::time::rfc3339;
-use serde_json::Value;
 use crate::record::api::APIS;
 use crate::record::layout::Class;
-use crate::record::snapshot::{self, Liveness, NOTE_INIT_FAILURE, NOTE_LEAK_SUSPECT, Origin, SeriesOf, Snapshot};
+use crate::record::snapshot::{
+    self, Liveness, NOTE_INIT_FAILURE, NOTE_LEAK_SUSPECT, Origin, SeriesOf, Snapshot,
+};
+use serde_json::Value;
 
 struct Sum<'a> {
     count: u64,
@@ -60,9 +62,11 @@ impl Report {
             let stack = key.stack.and_then(|place| snapshot.stacks.get(place as usize));
             (key.device, key.class, key.api, key.runtime_api, key.runtime, stack)
         };
-        crate::order::sort(&mut order, |(a, in_a), (b, in_b)| match (in_b.bytes, in_b.count).cmp(&(in_a.bytes, in_a.count)) {
-            Ordering::Equal => rest(a) < rest(b),
-            order => order.is_lt(),
+        crate::order::sort(&mut order, |(a, in_a), (b, in_b)| {
+            match (in_b.bytes, in_b.count).cmp(&(in_a.bytes, in_a.count)) {
+                Ordering::Equal => rest(a) < rest(b),
+                order => order.is_lt(),
+            }
         });
         Report {
             schema: SCHEMA.to_owned(),

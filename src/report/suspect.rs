@@ -20,7 +20,7 @@ pub fn fields(snapshot: &Snapshot, suspicion: &Suspicion) -> Value {
         "uuid": device.map(|device| device.uuid.as_str()),
         "before_bytes": suspicion.before_bytes,
         "live_bytes": suspicion.now_bytes,
-        "over_s": suspicion.over_s as u64,
+        "over_s": (suspicion.over_s * 1000.0) as u64 as f64 / 1000.0,
         "bytes_a_minute": suspicion.bytes_a_minute as u64,
         "limit_bytes": device.map_or(0, |device| device.limit_bytes),
         "stacks": stacks,
@@ -50,7 +50,9 @@ fn message(snapshot: &Snapshot, suspicion: &Suspicion) -> String {
         bytes(*now_bytes)
     );
     let why = match (rule, suspicion.full_in_s) {
-        (Rule::Slow, Some(left)) => format!(", without an end. At this pace the device is full in {}", duration(left)),
+        (Rule::Slow, Some(left)) => {
+            format!(", without an end. At this pace the device is full in {}", duration(left))
+        }
         _ => ", more at each comparison".to_owned(),
     };
     let most = suspicion.grown.first().and_then(|grown| {

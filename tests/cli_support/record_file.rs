@@ -7,7 +7,7 @@ use cuwarden::record::layout::*;
 /// A record file in the making.
 pub struct RecordFile {
     pub header: Vec<u8>,
-    pub areas: [Vec<u8>; 4],
+    pub areas: [Vec<u8>; AREAS],
 }
 
 /// One allocation to be written.
@@ -113,11 +113,28 @@ impl RecordFile {
         put(&mut raw, offset_of!(Record, bytes), &a.bytes.to_le_bytes());
         put(&mut raw, offset_of!(Record, born_ns), &a.born_ns.to_le_bytes());
         put(&mut raw, offset_of!(Record, stack), &a.stack.to_le_bytes());
-        let kind = 1 | u32::from(a.class) << 8 | u32::from(a.api) << 16;
-        put(&mut raw, offset_of!(Record, kind), &kind.to_le_bytes());
-        let place = u32::from(a.device) | u32::from(a.runtime) << 8 | u32::from(a.runtime_api) << 16;
-        put(&mut raw, offset_of!(Record, place), &place.to_le_bytes());
+        put(&mut raw, offset_of!(Record, kind), &kind_of(&a).to_le_bytes());
+        put(&mut raw, offset_of!(Record, place), &place_of(&a).to_le_bytes());
         self.area(Area::Records).extend(raw);
+    }
+
+    /// When the samples of all series were taken, in nanoseconds since the start.
+    pub fn sampled(&mut self, at_ns: &[u64]) {
+        for (n, at_ns) in at_ns.iter().enumerate() {
+            self.u64(offset_of!(Header, sample_ns) + n * 8, *at_ns);
+        }
+    }
+
+    /// What the call stack of an allocation like this held at each sample, in bytes.
+    pub fn series(&mut self, a: Allocation, bytes: &[u64]) {
+        let mut raw = [0; SERIES_BYTES];
+        put(&mut raw, offset_of!(Series, stack), &a.stack.to_le_bytes());
+        put(&mut raw, offset_of!(Series, kind), &kind_of(&a).to_le_bytes());
+        put(&mut raw, offset_of!(Series, place), &place_of(&a).to_le_bytes());
+        for (n, bytes) in bytes.iter().enumerate() {
+            put(&mut raw, offset_of!(Series, bytes) + n * 8, &bytes.to_le_bytes());
+        }
+        self.area(Area::Series).extend(raw);
     }
 
     /// A place whose allocation was freed.
@@ -194,6 +211,14 @@ impl RecordFile {
         }
         bytes
     }
+}
+
+fn kind_of(a: &Allocation) -> u32 {
+    1 | u32::from(a.class) << 8 | u32::from(a.api) << 16
+}
+
+fn place_of(a: &Allocation) -> u32 {
+    u32::from(a.device) | u32::from(a.runtime) << 8 | u32::from(a.runtime_api) << 16
 }
 
 /// Writes row `index` of the extent table; no offset = the file's end as it is now.

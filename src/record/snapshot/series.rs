@@ -4,9 +4,7 @@ use std::mem::offset_of;
 
 use super::header::HeaderView;
 use super::{LiveRecord, Problems};
-use crate::record::layout::{
-    Class, MAX_DEVICES, Record, RecordState, SAMPLES, SERIES_BYTES, Series,
-};
+use crate::record::layout::{Class, MAX_DEVICES, Record, RecordState, SAMPLES, SERIES_BYTES, Series};
 
 /// What allocations must have in common to be one entry of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
