@@ -12,6 +12,7 @@ use std::process::Command;
 use cli_support::Temp;
 use common::clients;
 use common::process::run;
+use cuwarden::growth::{Growth, GrowthClass};
 use cuwarden::report::html::html;
 use cuwarden::report::judged::{Judge, Judged};
 use cuwarden::report::model::{Device, Frame, Leak, Report, Termination};
@@ -39,7 +40,11 @@ fn leak(bytes: u64, count: u64, functions: &[&str]) -> Leak {
 fn sample() -> Vec<Judged> {
     let mut leaks = vec![
         leak(12 << 10, 3, &["load", "main"]),
-        leak(4 << 10, 40, &[EVIL, "main"]),
+        Leak {
+            growth: Some(Growth { class: GrowthClass::Growing, bytes_a_minute: 2048.0 }),
+            timeline: vec![0, 1024, 3072],
+            ..leak(4 << 10, 40, &[EVIL, "main"])
+        },
         leak(2 << 10, 1, &["known", "main"]),
     ];
     let names: Vec<String> = (0..120).map(|number| format!("small_{number:03}")).collect();
@@ -52,6 +57,8 @@ fn sample() -> Vec<Judged> {
         termination: Termination::Exit,
         devices: vec![Device { name: EVIL.to_owned(), ..Device::default() }],
         leaks,
+        timeline_s: vec![1.0, 2.0, 3.0],
+        lived_s: 5.0,
         ..Report::default()
     };
     let known = Pattern::parse("function:known").unwrap();
@@ -113,7 +120,7 @@ fn the_page_shows_everything_and_runs_nothing_foreign() {
     // Nothing was refused, so the page's own script and style count as such.
     assert_eq!(said, [] as [&str; 0]);
     assert!(dom.contains(
-        "<title>trainer: Leak: 17.9 KiB not freed, in 163 allocations from 122 call stacks</title>"
+        "<title>trainer: Leak: 17.9 KiB not freed, in 163 allocations from 122 call stacks; 4.00 KiB of it growing, 2.00 KiB a minute</title>"
     ));
     for words in ["12.0 KiB", "load", "function:known", "application", "<rect", "Show 22 more of 122"] {
         assert!(dom.contains(words), "{words:?} is missing");
@@ -137,30 +144,41 @@ fn the_table_sorts_filters_and_opens() {
     let answer = asked(
         &temp,
         "const out = {};
-         out.first = rows()[0].slice(0, 6);
+         out.first = rows()[0].slice(0, 7);
          out.count = rows().length;
          click('#more', 0);
          out.all = rows().length;
          click('#head button', 1); out.byCount = rows()[0][0];
          click('#head button', 1); out.rising = rows()[0][1];
-         click('#head button', 5); out.byName = rows().map(row => row[5]);
-         out.sorted = [...document.querySelectorAll('#head th')].map(cell => cell.getAttribute('aria-sort'))[5];
+         click('#head button', 3); out.byGrowth = rows()[0].slice(0, 4);
+         click('#head button', 6); out.byName = rows().map(row => row[6]);
+         out.sorted = [...document.querySelectorAll('#head th')].map(cell => cell.getAttribute('aria-sort'))[6];
          const filter = document.getElementById('filter');
          const set = text => { filter.value = text; filter.dispatchEvent(new Event('input')); };
          set('SMALL_01'); out.filtered = rows().length;
          out.sum = document.getElementById('sum').textContent;
          set(''); click('#states input', 1);
-         out.withKnown = rows().filter(row => row.includes('function:known')).map(row => row[5]);
+         out.withKnown = rows().filter(row => row.includes('function:known')).map(row => row[6]);
          set('load'); click('#stacks button', 0);
          out.opened = rows()[1][0];
+         set('growing'); click('#stacks button', 0);
+         const line = document.querySelector('svg.course');
+         out.line = [line.getAttribute('aria-label'), line.firstChild.getAttribute('points')];
          return out;",
         &[],
     );
     assert_eq!(
         answer["first"],
-        serde_json::json!(["12.0 KiB", "3", "1.5 s", "application", "cudaMalloc", "load"])
+        serde_json::json!(["12.0 KiB", "3", "1.5 s", "", "application", "cudaMalloc", "load"])
     );
     assert_eq!((&answer["count"], &answer["all"]), (&100.into(), &122.into()));
+    assert_eq!(
+        answer["byGrowth"],
+        serde_json::json!(["4.00 KiB", "40", "1.5 s", "growing, 2.00 KiB a minute"])
+    );
+    // From the first sample to the end, 560 wide and 90 high.
+    let told = "live bytes from 1.0 s to 5.0 s after the start, highest 4.00 KiB";
+    assert_eq!(answer["line"], serde_json::json!([told, "0.0,90.0 140.0,68.5 280.0,25.5 560.0,4.0"]));
     assert_eq!((&answer["byCount"], &answer["rising"]), (&"4.00 KiB".into(), &"1".into()));
     let names: Vec<&str> =
         answer["byName"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();

@@ -30,6 +30,11 @@ impl Courses {
         &self.times_s
     }
 
+    /// When what is live now was live, in seconds since the start.
+    pub fn end_s(&self) -> f64 {
+        self.end_s
+    }
+
     /// Adds its course to an entry, which is that of `series` together. `oldest_ns` and `newest_ns`: when the first and the last
     /// of it were allocated.
     pub fn add(&self, leak: &mut Leak, series: &[&SeriesOf], oldest_ns: u64, newest_ns: u64) {

@@ -89,6 +89,7 @@ impl Report {
                     leak
                 })
                 .collect(),
+            lived_s: courses.end_s(),
             timeline_s: courses.times_s().to_vec(),
             init_failures: notes(snapshot, NOTE_INIT_FAILURE),
             leak_suspects: notes(snapshot, NOTE_LEAK_SUSPECT),

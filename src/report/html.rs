@@ -14,12 +14,13 @@ use super::folded::{label, program};
 use super::judged::{Judged, State, Sum};
 use super::model::Frame;
 use super::text::{Style, bytes, clean, judged_headline, place, plural, without_plumbing};
+use crate::growth::GrowthClass;
 
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 /// Of `STYLE` and `SCRIPT`, as a browser computes them; a test says which they must be.
-const STYLE_HASH: &str = "sha256-MJEPS6SJCjKDNXxyg3jgWnd+yGUGD6bEpSvOBZ59JII=";
-const SCRIPT_HASH: &str = "sha256-7D1dSxWpzOWFdVC3pPlJcMc54pLrmEHr3BnYeTFPe1o=";
+const STYLE_HASH: &str = "sha256-MiKvEt22NGVLq6cS5iTkqim2dzRGVomRM6A4FHq78bo=";
+const SCRIPT_HASH: &str = "sha256-auMnSDGBZ5gTGBIIwVeeMNel/GoaK3g0S39gsAajPPE=";
 /// Frames of a call stack that the page has: what is deeper is no stack of a program.
 const MOST_FRAMES: usize = 256;
 
@@ -45,6 +46,10 @@ struct Process {
     state: &'static str,
     leaked: u64,
     denied: u64,
+    /// When the samples of `Entry::course` were taken, in seconds since its start.
+    times: Vec<f64>,
+    /// When what is not freed was live, on the same clock.
+    end: f64,
 }
 
 #[derive(Serialize)]
@@ -54,6 +59,11 @@ struct Entry {
     bytes: u64,
     count: u64,
     age: f64,
+    /// Words for the class, and its pace in bytes a minute; none where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth: Option<(GrowthClass, f64)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    course: Vec<u64>,
     api: String,
     library: usize,
     /// 0 = leak, 1 = suppressed, 2 = held by the driver.
@@ -135,6 +145,8 @@ fn data(reports: &[Judged]) -> Data {
                 bytes: leak.bytes,
                 count: leak.count,
                 age: leak.oldest_age_s.max(0.0),
+                growth: leak.growth.map(|growth| (growth.class, growth.bytes_a_minute)),
+                course: leak.timeline.clone(),
                 api: clean(&leak.api),
                 library: names.of(clean(&mark.library)),
                 state: match state {
@@ -176,6 +188,8 @@ fn process(judged: &Judged) -> Process {
         },
         leaked: judged.sum(State::Leak).bytes,
         denied: report.denied(),
+        times: report.timeline_s.clone(),
+        end: report.lived_s,
     }
 }
 

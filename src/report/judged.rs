@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::library;
 use super::model::{Frame, Leak, Report};
 use super::pattern::{self, Pattern};
+use crate::growth::{Growth, GrowthClass};
 
 /// What judges reports, and what it has seen.
 #[derive(Default)]
@@ -113,6 +114,13 @@ impl Judge {
                     same.bytes = same.bytes.saturating_add(leak.bytes);
                     same.count = same.count.saturating_add(leak.count);
                     same.oldest_age_s = same.oldest_age_s.max(leak.oldest_age_s);
+                    same.newest_age_s = same.newest_age_s.min(leak.newest_age_s);
+                    same.growth = together(same.growth, leak.growth);
+                    let longer = leak.timeline.len().saturating_sub(same.timeline.len());
+                    same.timeline.extend(std::iter::repeat_n(0, longer));
+                    for (sum, bytes) in same.timeline.iter_mut().zip(&leak.timeline) {
+                        *sum = sum.saturating_add(*bytes);
+                    }
                 }
                 None => kept.push((leak, suppressed)),
             }
@@ -123,6 +131,17 @@ impl Judge {
         report.leaks = leaks;
         suppressed
     }
+}
+
+/// What two entries are together: growing where one of them is, and one-off where both are.
+fn together(one: Option<Growth>, other: Option<Growth>) -> Option<Growth> {
+    let (one, other) = (one?, other?);
+    let class = match (one.class, other.class) {
+        (GrowthClass::Growing, _) | (_, GrowthClass::Growing) => GrowthClass::Growing,
+        (a, b) if a == b => a,
+        _ => GrowthClass::Steady,
+    };
+    Some(Growth { class, bytes_a_minute: one.bytes_a_minute + other.bytes_a_minute })
 }
 
 /// All that must be the same for two entries to be one.
@@ -167,6 +186,16 @@ impl Judged {
     pub fn sum(&self, wanted: State) -> Sum {
         let mut sum = Sum::default();
         self.of(wanted).for_each(|(leak, _)| sum.add(leak));
+        sum
+    }
+
+    /// What counts as leaked and was growing to the end, with its pace in bytes a minute.
+    pub fn growing(&self) -> (Sum, f64) {
+        let mut sum = (Sum::default(), 0.0);
+        for (leak, _) in self.of(State::Leak).filter(|(leak, _)| leak.is_growing()) {
+            sum.0.add(leak);
+            sum.1 += leak.growth.map_or(0.0, |growth| growth.bytes_a_minute);
+        }
         sum
     }
 

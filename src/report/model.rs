@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::growth::Growth;
+use crate::growth::{Growth, GrowthClass};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "cuwarden.report/1";
@@ -47,6 +47,9 @@ pub struct Report {
     /// `leak_suspect` events.
     #[serde(default)]
     pub leak_suspects: Vec<Value>,
+    /// From `started_at` to the moment of this report, in seconds.
+    #[serde(default)]
+    pub lived_s: f64,
     /// When the samples of [`Leak::timeline`] were taken, in seconds since `started_at`, oldest first.
     #[serde(default)]
     pub timeline_s: Vec<f64>,
@@ -216,6 +219,13 @@ impl Report {
     /// Requests that the quota refused, on all devices.
     pub fn denied(&self) -> u64 {
         self.devices.iter().fold(0, |sum, device| sum.saturating_add(device.denied_count))
+    }
+}
+
+impl Leak {
+    /// True for what grew to the end.
+    pub fn is_growing(&self) -> bool {
+        self.growth.is_some_and(|growth| growth.class == GrowthClass::Growing)
     }
 }
 

@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 use addr2line::demangle_auto;
 use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
+use serde_json::Value;
+
 use super::debug_info::{DebugInfo, open_regular};
 use super::model::{Frame, Report};
 
@@ -65,7 +67,9 @@ impl Symbolizer {
         for leak in &mut report.leaks {
             leak.stack = resolve(std::mem::take(&mut leak.stack));
         }
-        for stack in report.init_failures.iter_mut().filter_map(|failure| failure.get_mut("stack")) {
+        let suspects = report.leak_suspects.iter_mut().filter_map(|suspect| suspect.get_mut("stacks"));
+        let grown = suspects.filter_map(Value::as_array_mut).flatten();
+        for stack in report.init_failures.iter_mut().chain(grown).filter_map(|one| one.get_mut("stack")) {
             let frames = serde_json::from_value::<Vec<Frame>>(stack.clone()).map(&mut resolve);
             if let Ok(value) = frames.and_then(serde_json::to_value) {
                 *stack = value;

@@ -2,6 +2,7 @@
 
 mod advice;
 mod failure;
+mod growth;
 mod many;
 mod style;
 mod sums;
@@ -53,10 +54,15 @@ pub fn judged(judged: &Judged, extent: Extent, style: &Style) -> String {
     devices(&mut out, report, style);
     let not_freed = if report.termination == Termination::Running { "Allocated now" } else { "Not freed" };
     sums::libraries(&mut out, &format!("{not_freed}, by library"), judged, style);
-    stacks(&mut out, &format!("{not_freed}, largest first"), judged, State::Leak, extent, style);
+    let order = match judged.growing().0.count {
+        0 => "largest first",
+        _ => "what grows first",
+    };
+    stacks(&mut out, &format!("{not_freed}, {order}"), judged, State::Leak, extent, style);
     sums::suppressed(&mut out, judged, style);
     let held = "Held by the driver for this process (no leak by itself)";
     stacks(&mut out, held, judged, State::Held, extent, style);
+    growth::suspects(&mut out, judged, style);
     for failure in &report.init_failures {
         failure::write(&mut out, failure, style);
     }
@@ -97,6 +103,7 @@ pub fn judged_headline(judged: &Judged, style: &Style) -> String {
         };
     }
     let what = format!("in {} from {}", plural(count, "allocation"), plural(places, "call stack"));
+    let what = what + &growth::share(judged);
     match report.termination {
         Termination::Running => {
             style.paint(Tone::Strong, &format!("{} allocated now, {what}", bytes(leaked)))
@@ -175,7 +182,9 @@ fn device_line(device: &Device) -> String {
 }
 
 fn stacks(out: &mut String, title: &str, judged: &Judged, state: State, extent: Extent, style: &Style) {
-    let list: Vec<&Leak> = judged.of(state).map(|(leak, _)| leak).collect();
+    let mut list: Vec<&Leak> = judged.of(state).map(|(leak, _)| leak).collect();
+    // Largest first as before, within what grows and what does not.
+    list.sort_by_key(|leak| !leak.is_growing());
     if list.is_empty() {
         return;
     }
@@ -186,11 +195,12 @@ fn stacks(out: &mut String, title: &str, judged: &Judged, state: State, extent: 
         let on = if several { format!(" on GPU {}", leak.device) } else { String::new() };
         let _ = writeln!(
             out,
-            "{:>3}. {}  {}{on}, {} old",
+            "{:>3}. {}  {}{on}, {} old{}",
             index + 1,
             style.paint(Tone::Strong, &size),
             clean(&what(leak)),
             age(leak),
+            growth::class(leak),
         );
         frames(out, &leak.stack, extent.frames, style);
     }
@@ -220,16 +230,20 @@ fn what(leak: &Leak) -> String {
 }
 
 fn age(leak: &Leak) -> String {
-    let seconds = leak.oldest_age_s.max(0.0);
-    let text = match seconds {
+    let text = duration(leak.oldest_age_s.max(0.0));
+    if leak.count > 1 { format!("up to {text}") } else { text }
+}
+
+/// A time in words: `under 1 ms`, `14 ms`, `3.0 s`, `14 min`.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
         s if s < 0.001 => "under 1 ms".to_owned(),
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
         s if s < 120.0 => format!("{s:.1} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
         s => format!("{:.1} days", s / 86_400.0),
-    };
-    if leak.count > 1 { format!("up to {text}") } else { text }
+    }
 }
 
 pub(crate) fn frames(out: &mut String, stack: &[Frame], most: usize, style: &Style) {

@@ -10,6 +10,12 @@
     if (name) made.className = name;
     return made;
   };
+  const SVG = 'http://www.w3.org/2000/svg';
+  const draw = (tag, values) => {
+    const made = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
+    return made;
+  };
   const number = (cell) => { cell.classList.add('n'); return cell; };
 
   const bytes = (size) => {
@@ -20,6 +26,10 @@
   };
   const age = (s) => s < 1 ? (s * 1000).toFixed(0) + ' ms' : s < 120 ? s.toFixed(1) + ' s'
     : s < 7200 ? (s / 60).toFixed(0) + ' min' : s < 172800 ? (s / 3600).toFixed(1) + ' h' : (s / 86400).toFixed(1) + ' days';
+  const GROWTH = { growing: 'growing', steady: 'steady', one_off: 'one-off' };
+  const growth = (e) => !e.growth ? '' : (GROWTH[e.growth[0]] || '') + (e.growth[0] === 'growing' ? ', ' + bytes(e.growth[1]) + ' a minute' : '');
+  // What grows first, the fastest of it first.
+  const rank = (e) => !e.growth ? -2 : e.growth[0] === 'growing' ? e.growth[1] : e.growth[0] === 'steady' ? 0 : -1;
   const plural = (count, noun) => count + ' ' + noun + (count === 1 ? '' : 's');
   const label = (frame) => data.frames[frame][0];
   const place = (frame) => data.frames[frame][1];
@@ -52,7 +62,7 @@
 
   const shown = [true, false, false];
   let words = '';
-  const texts = data.entries.map((entry) => [entry.api, data.names[entry.library], entry.pattern || '',
+  const texts = data.entries.map((entry) => [entry.api, data.names[entry.library], entry.pattern || '', growth(entry),
     ...entry.stack.map((frame) => label(frame) + ' ' + place(frame))].join('\n').toLowerCase());
   const chosen = () => data.entries.filter((entry, index) => shown[entry.state] && texts[index].includes(words));
 
@@ -62,6 +72,7 @@
     ['Bytes', true, (e) => e.bytes, (e) => bytes(e.bytes)],
     ['Allocations', true, (e) => e.count, (e) => String(e.count)],
     ['Oldest', true, (e) => e.age, (e) => age(e.age)],
+    ['Growth', true, rank, growth],
     ['Library', false, (e) => data.names[e.library]],
     ['Call', false, (e) => e.api],
     ['Where', false, where],
@@ -126,19 +137,30 @@
       const item = list.appendChild(make('li', label(frame) + '  '));
       item.append(make('span', place(frame), 'faint'));
     }
+    if (entry.course) cell.append(course(entry));
     if (entry.more) cell.append(make('p', plural(entry.more, 'more frame'), 'faint'));
     return cell;
+  };
+  // Live bytes of one call stack from the first sample to the end.
+  const course = (entry) => {
+    const { times: samples, end } = data.processes[entry.process];
+    const times = [...samples, end];
+    const values = [...entry.course, entry.bytes];
+    const [width, height, top] = [560, 90, Math.max(...values, 1)];
+    const [from, to] = [times[0], Math.max(times[times.length - 1], times[0] + 0.001)];
+    const points = values.map((value, i) =>
+      ((times[i] - from) / (to - from) * width).toFixed(1) + ',' + (height - value / top * (height - 4)).toFixed(1));
+    const told = 'live bytes from ' + age(from) + ' to ' + age(to) + ' after the start, highest ' + bytes(Math.max(...values));
+    const svg = draw('svg', { viewBox: '0 0 ' + width + ' ' + height, width, height, class: 'course', role: 'img', 'aria-label': told });
+    svg.append(draw('polyline', { points: points.join(' ') }));
+    const figure = make('figure');
+    figure.append(svg, make('figcaption', told, 'faint'));
+    return figure;
   };
   at('more').addEventListener('click', () => { rows += PAGE; table(); });
 
   // ---- the flame graph
 
-  const SVG = 'http://www.w3.org/2000/svg';
-  const draw = (tag, values) => {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
-    return made;
-  };
   const node = (name, above) => ({ name, above, value: 0, count: 0, below: new Map() });
   let top = node('all', null);
   let zoomed = top;

@@ -28,7 +28,9 @@ fn advice(judged: &Judged) -> Vec<String> {
     let report = &judged.report;
     let mut lines = Vec::new();
     let sum = judged.sum(State::Leak);
-    let largest = judged.of(State::Leak).next();
+    // Of what grows the largest, since that is what ends a service.
+    let growing = judged.of(State::Leak).find(|(leak, _)| leak.is_growing());
+    let largest = growing.or(judged.of(State::Leak).next());
     if let (Some((largest, mark)), false) = (largest, report.termination == Termination::Running) {
         lines.push(start_here(largest, sum));
         if library::is_known(&mark.library) {
