@@ -19,6 +19,7 @@ mod records;
 mod report;
 mod run;
 mod terminal;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,7 @@ enum Command {
     Report(report::Arguments),
     Diff(diff::Arguments),
     Ps(ps::Arguments),
+    Watch(watch::Arguments),
     Limit(limit::Arguments),
     Check(check::Arguments),
     Doctor(doctor::Arguments),
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::main(arguments),
         Command::Diff(arguments) => diff::main(arguments),
         Command::Ps(arguments) => ps::main(arguments),
+        Command::Watch(arguments) => watch::main(arguments),
         Command::Limit(arguments) => limit::main(arguments),
         Command::Check(arguments) => check::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),

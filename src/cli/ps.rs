@@ -2,7 +2,7 @@
 
 mod join;
 mod model;
-mod places;
+pub(super) mod places;
 mod table;
 mod unaccounted;
 

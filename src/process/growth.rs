@@ -105,7 +105,8 @@ fn say(process: &Process, suspicion: &Suspicion) {
     // The records are left out: they may be many, and a suspicion is about call stacks.
     let areas = [Area::Stacks, Area::Modules, Area::Series];
     let snapshot = report::snapshot_of(process, &areas).unwrap_or_default();
-    let fields = suspect::fields(&snapshot, suspicion);
+    let origin_of = |series: usize| snapshot.series.get(series).map(|series| series.origin);
+    let fields = suspect::fields(&snapshot, suspicion, &origin_of);
     process.keep_note(NOTE_LEAK_SUSPECT, &fields);
     process.events.emit(Level::Warn, "leak_suspect", fields);
 }

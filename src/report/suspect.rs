@@ -4,15 +4,18 @@ use super::grouped;
 use super::size::bytes;
 use crate::event::fields::{self, fields};
 use crate::growth::drift::{Grown, Rule, Suspicion};
-use crate::record::snapshot::Snapshot;
+use crate::record::snapshot::{Origin, Snapshot};
 use serde_json::Value;
 
-/// The fields of the event. The numbers of `suspicion` are places in [`Snapshot::series`].
-pub fn fields(snapshot: &Snapshot, suspicion: &Suspicion) -> Value {
+/// Which call stack a number of a suspicion means.
+pub type OriginOf<'a> = &'a dyn Fn(usize) -> Option<Origin>;
+
+/// The fields of the event.
+pub fn fields(snapshot: &Snapshot, suspicion: &Suspicion, origin_of: OriginOf) -> Value {
     let device = snapshot.devices.iter().find(|device| device.ordinal == u32::from(suspicion.device));
     let mut stacks = Vec::new();
     for grown in &suspicion.grown {
-        stacks.push(stack(snapshot, grown));
+        stacks.push(stack(snapshot, grown, origin_of));
     }
     fields! {
         "rule": suspicion.rule.name(),
@@ -24,15 +27,15 @@ pub fn fields(snapshot: &Snapshot, suspicion: &Suspicion) -> Value {
         "bytes_a_minute": suspicion.bytes_a_minute as u64,
         "limit_bytes": device.map_or(0, |device| device.limit_bytes),
         "stacks": stacks,
-        "message": message(snapshot, suspicion),
+        "message": message(snapshot, suspicion, origin_of),
     }
 }
 
-fn stack(snapshot: &Snapshot, grown: &Grown) -> Value {
+fn stack(snapshot: &Snapshot, grown: &Grown, origin_of: OriginOf) -> Value {
     let (mut api, mut frames) = (String::new(), Vec::new());
-    if let Some(series) = snapshot.series.get(grown.series) {
-        api = grouped::api_of(series.origin);
-        for frame in grouped::frames(snapshot, series.origin) {
+    if let Some(origin) = origin_of(grown.series) {
+        api = grouped::api_of(origin);
+        for frame in grouped::frames(snapshot, origin) {
             frames.push(fields::frame(frame.module, frame.offset));
         }
     }
@@ -41,7 +44,7 @@ fn stack(snapshot: &Snapshot, grown: &Grown) -> Value {
     }
 }
 
-fn message(snapshot: &Snapshot, suspicion: &Suspicion) -> String {
+fn message(snapshot: &Snapshot, suspicion: &Suspicion, origin_of: OriginOf) -> String {
     let Suspicion { rule, device, before_bytes, now_bytes, .. } = suspicion;
     let over = duration(suspicion.over_s);
     let grows = format!(
@@ -56,7 +59,7 @@ fn message(snapshot: &Snapshot, suspicion: &Suspicion) -> String {
         _ => ", more at each comparison".to_owned(),
     };
     let most = suspicion.grown.first().and_then(|grown| {
-        let origin = snapshot.series.get(grown.series)?.origin;
+        let origin = origin_of(grown.series)?;
         let place = grouped::frames(snapshot, origin).next().map(|frame| {
             let module = frame.module.unwrap_or_default();
             format!(" from {}+{:#x}", module.rsplit('/').next().unwrap_or_default(), frame.offset)

@@ -7,6 +7,7 @@ mod many;
 mod style;
 mod sums;
 
+pub use growth::suspect;
 pub use many::many;
 pub use style::{Style, Tone, bytes, clean, plural};
 

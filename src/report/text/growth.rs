@@ -35,34 +35,36 @@ pub(super) fn suspects(out: &mut String, judged: &Judged, style: &Style) {
         return;
     }
     let _ = writeln!(out, "\n{}", style.paint(Tone::Strong, "Suspected while it ran"));
-    for suspect in suspects {
-        let number = |name: &str| suspect.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-        let why = match suspect.get("rule").and_then(Value::as_str) {
-            Some("slow") => "slowly, without an end",
-            _ => "more at each comparison",
-        };
-        let _ = writeln!(
-            out,
-            "  GPU {}: from {} to {} within {}, {why}",
-            number("device"),
-            bytes(number("before_bytes") as u64),
-            bytes(number("live_bytes") as u64),
-            super::duration(number("over_s")),
+    suspects.iter().for_each(|one| suspect(out, one, style));
+}
+
+/// One suspicion, from the fields of its event.
+pub fn suspect(out: &mut String, suspect: &Value, style: &Style) {
+    let number = |name: &str| suspect.get(name).and_then(Value::as_f64).unwrap_or(0.0);
+    let why = match suspect.get("rule").and_then(Value::as_str) {
+        Some("slow") => "slowly, without an end",
+        _ => "more at each comparison",
+    };
+    let _ = writeln!(
+        out,
+        "  GPU {}: from {} to {} within {}, {why}",
+        number("device"),
+        bytes(number("before_bytes") as u64),
+        bytes(number("live_bytes") as u64),
+        super::duration(number("over_s")),
+    );
+    for grown in suspect.get("stacks").and_then(Value::as_array).into_iter().flatten() {
+        let of = |name: &str| grown.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let stack = grown.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
+        let stack = stack.and_then(Result::ok).unwrap_or_default();
+        let from =
+            without_plumbing(&stack).first().map(|frame| format!(" from {} ({})", name(frame), place(frame)));
+        let api = grown.get("api").and_then(Value::as_str).unwrap_or_default();
+        let line = format!(
+            "{} more by {api}{}",
+            bytes(of("bytes").saturating_sub(of("before_bytes"))),
+            from.unwrap_or_default()
         );
-        for grown in suspect.get("stacks").and_then(Value::as_array).into_iter().flatten() {
-            let of = |name: &str| grown.get(name).and_then(Value::as_u64).unwrap_or(0);
-            let stack = grown.get("stack").cloned().map(serde_json::from_value::<Vec<Frame>>);
-            let stack = stack.and_then(Result::ok).unwrap_or_default();
-            let from = without_plumbing(&stack)
-                .first()
-                .map(|frame| format!(" from {} ({})", name(frame), place(frame)));
-            let api = grown.get("api").and_then(Value::as_str).unwrap_or_default();
-            let line = format!(
-                "{} more by {api}{}",
-                bytes(of("bytes").saturating_sub(of("before_bytes"))),
-                from.unwrap_or_default()
-            );
-            let _ = writeln!(out, "    {}", style.fit(&clean(&line), 4));
-        }
+        let _ = writeln!(out, "    {}", style.fit(&clean(&line), 4));
     }
 }
